@@ -17,6 +17,7 @@
 #include "simulation/simulation.hpp"
 #include "train/run/device.hpp"
 #include "train/run/evaluator.hpp"
+#include "train/run/folder_keys.hpp"
 #include "train/run/nodes.hpp"
 #include "train/run/trainer.hpp"
 #include "workload/scenario.hpp"
@@ -62,7 +63,8 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     const auto times = line.costs.empty() ? config::Times::model : config::Times::from_file;
     config::Deck deck = config::parse_deck(  // 3. the deck
         text, line.deck, line.set, line.command, times,
-        [&](const config::Deck& read, bool sound) { return workload::check_scenario(read, times, sound); });
+        [&](const config::Deck& read, bool sound) { return workload::check_scenario(read, times, sound); },
+        [&](const std::string& weights) { return train::folder_keys(world, weights); });
     for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {

@@ -20,8 +20,8 @@ constexpr std::size_t kMaxDeckBytes = 1 << 20;
 /// Reads the tables into the structs of the deck and collects all errors.
 class DeckReader {
 public:
-    DeckReader(std::string path, Command command, Times times)
-        : tables_(std::move(path)), needs_(needs_of(command, times)) {}
+    DeckReader(std::string path, Command command, Times times, FolderKeys folder_keys)
+        : tables_(std::move(path)), needs_(needs_of(command, times)), folder_keys_(std::move(folder_keys)) {}
 
     Deck read(const toml::table& root, const std::vector<std::string>& overrides, const DeckCheck& check);
     TableReader& tables() { return tables_; }
@@ -42,6 +42,7 @@ private:
     void read_edges(const toml::table& root, Deck& deck);
     std::vector<const toml::table*> tables_of(const toml::table& root, const char* key);
 
+    void complete_models(Deck& deck);
     void finish(Deck& deck);
     void finish_models(Deck& deck);
     void check_sections(const Deck& deck);
@@ -49,6 +50,7 @@ private:
 
     TableReader tables_;
     Needs needs_;
+    FolderKeys folder_keys_;
 };
 
 /// Reads the tables that a deck has once each, and refuses unknown ones.
@@ -154,6 +156,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     read_sections(root, deck);
     read_edges(root, deck);
     tables_.override_with(overrides);
+    complete_models(deck);
     tables_.check_required();
     if (good()) {
         finish(deck);
@@ -166,6 +169,19 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     deck.renames = tables_.renames();
     deck.notices = tables_.notices();
     return deck;
+}
+
+/// Takes the sizes of models from the folders that sections start from.
+void DeckReader::complete_models(Deck& deck) {
+    if (!folder_keys_ || !needs_.models) return;
+    for (Section& s : deck.sections) {
+        if (s.weights.empty() || !deck.models.contains(s.model)) continue;
+        const auto keys = folder_keys_(s.weights);
+        if (!keys) continue;
+        s.from_folder = true;
+        for (const auto& [key, value] : *keys)
+            tables_.complete("model." + s.model + "." + key, value, s.weights + "/config.json");
+    }
 }
 
 /// Fills in the defaults that depend on other keys, and checks keys against each other.
@@ -189,6 +205,8 @@ void DeckReader::finish_models(Deck& deck) {
         const int unit = m.kind == "vision" ? 4 : 2;
         if (m.head_dim < unit || m.head_dim % unit != 0)
             fail_at(key + "head_dim", fmt::format("{} is not a multiple of {}", m.head_dim, unit));
+        if (m.kind == "vision" && m.family != "maestro")
+            fail_at(key + "family", fmt::format("'{}' has no vision model; allowed: maestro", m.family));
         if (m.kind == "language" && m.vocabulary == 0)
             fail_at(key + "vocabulary", "missing; required for a language model");
     }
@@ -213,8 +231,7 @@ void DeckReader::check_sections(const Deck& deck) {
         }
         if (s.weights.ends_with(".safetensors"))
             fail_at(key + "weights",
-                    "weights of other programs are not supported yet; allowed: a Maestro run or checkpoint, "
-                    "or \"random\"");
+                    "is a file; allowed: the folder of a model, a Maestro run or checkpoint, or \"random\"");
         if (s.mode == "forward" && s.weights.empty())
             fail_at(key + "weights",
                     "a frozen section needs weights; allowed: a run, a checkpoint, or \"random\"");
@@ -237,8 +254,8 @@ void DeckReader::check_device(const Deck& deck) {
 }  // namespace
 
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
-                Command command, Times times, const DeckCheck& check) {
-    DeckReader reader(path, command, times);
+                Command command, Times times, const DeckCheck& check, const FolderKeys& folder_keys) {
+    DeckReader reader(path, command, times, folder_keys);
     Deck deck = read_toml(text, reader.tables(),
                           [&](const toml::table& root) { return reader.read(root, overrides, check); });
     deck.text = std::string(text) + (deck.text.empty() ? "" : "\n" + deck.text);

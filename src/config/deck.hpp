@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,9 +63,11 @@ struct Schedule {
     std::int64_t moves = 0;
 };
 struct Model {
-    std::string name, kind = "language";
+    std::string name, kind = "language", family = "maestro";
     std::int64_t layers = 1, width = 64, heads = 1, kv_heads = 1, head_dim = 64, mlp = 128, vocabulary = 0;
     double rope_theta = 10000, norm_eps = 1e-6;
+    double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4,
+           rope_original_length = 8192;
     bool tie_embeddings = true;
     std::int64_t patch = 8, merge = 1, channels = 1;
 };
@@ -73,6 +76,7 @@ struct Distill {
 };
 struct Section {
     std::string name, model, mode = "train", weights, colocate_with;
+    bool from_folder = false;  ///< `weights` names a folder of a published model
     std::int64_t micro_batch = 1, window = 0;
     graph::Layout layout;
     std::string cp_kind = "ring";
@@ -110,11 +114,17 @@ struct Deck {
 /// error so far; otherwise the check leaves out what could follow from one.
 using DeckCheck = std::function<std::vector<graph::Refusal>(const Deck& deck, bool sound)>;
 
+/// Returns the keys of [model.NAME] that the folder of a published model determines, or nothing if `weights`,
+/// the value of a section's key, names no such folder. May throw.
+using FolderKeys =
+    std::function<std::optional<std::map<std::string, std::string>>(const std::string& weights)>;
+
 /// Checks every key by itself and against related keys, and then by `check`, if there is one. `path` is named
 /// in errors; `overrides` are the "KEY=VALUE" of --set. Throws Error(bad_deck, all_ranks) with all errors, a
 /// line each: "PATH:LINE:COLUMN: KEY: error; what is allowed".
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
-                Command command, Times times = Times::model, const DeckCheck& check = {});
+                Command command, Times times = Times::model, const DeckCheck& check = {},
+                const FolderKeys& folder_keys = {});
 
 /// Returns why a run with the settings `stored` cannot be resumed with `deck`: a line for each key that
 /// differs and affects the result; empty if it can. Layout, micro-batches, schedule and outputs may differ. A

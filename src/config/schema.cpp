@@ -87,6 +87,7 @@ std::vector<Key> keys_of(Schedule& s) {
 }
 std::vector<Key> keys_of(Model& m) {
     return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
+            {"family", &m.family, false, 0, 0, {"maestro", "llama", "qwen3"}},
             {"layers", &m.layers, true, 1, 1000},
             {"width", &m.width, true, 1, kSize},
             {"heads", &m.heads, true, 1, 4096},
@@ -95,6 +96,10 @@ std::vector<Key> keys_of(Model& m) {
             {"mlp", &m.mlp, true, 1, kSize},
             {"vocabulary", &m.vocabulary, false, 1, 1 << 24},
             {"rope_theta", &m.rope_theta, false, 1, 1e12},
+            {"rope_factor", &m.rope_factor, false, 1, 1e6},
+            {"rope_low_frequency_factor", &m.rope_low_frequency_factor, false, 0, 1e6},
+            {"rope_high_frequency_factor", &m.rope_high_frequency_factor, false, 0, 1e6},
+            {"rope_original_length", &m.rope_original_length, false, 1, 1e9},
             {"norm_eps", &m.norm_eps, false, 0, 1},
             {"tie_embeddings", &m.tie_embeddings},
             {"patch", &m.patch, false, 1, 256},

@@ -193,9 +193,23 @@ void TableReader::override_with(const std::vector<std::string>& overrides) {
     }
 }
 
+void TableReader::complete(const std::string& name, const std::string& value, const std::string& source) {
+    const auto at = slots_.find(name);
+    if (at == slots_.end()) return;
+    const Key& key = at->second;
+    const std::string before = text_of(key);
+    if (const std::string problem = set_text(key, value); !problem.empty())
+        errors_.push_back(fmt::format("{}: {}: {}", source, name, problem));
+    const std::string after = text_of(key);
+    const bool set = places_.contains(name) || completed_.contains(name);
+    if (set && before != after)
+        fail_at(name, fmt::format("{} here, but {} in {}; leave the key out", before, after, source));
+    completed_.insert(name);
+}
+
 void TableReader::check_required() {
     for (const auto& [name, key] : slots_) {
-        if (key.required && !places_.contains(name))
+        if (key.required && !places_.contains(name) && !completed_.contains(name))
             errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path(), name, describe(key)));
     }
 }

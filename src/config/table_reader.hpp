@@ -35,7 +35,10 @@ public:
               const std::set<std::string>& inner = {});
     /// Applies "KEY=VALUE" of --set to keys that were filled before.
     void override_with(const std::vector<std::string>& overrides);
-    /// Refuses required keys that no table and no override has set.
+    /// Sets a key that was filled before to the value that `source` has for it, or refuses another value that
+    /// a table or an override has set.
+    void complete(const std::string& name, const std::string& value, const std::string& source);
+    /// Refuses required keys that were not set.
     void check_required();
 
     void fail(const toml::source_region& where, const std::string& key, const std::string& what);
@@ -72,6 +75,7 @@ private:
     std::map<std::string, Key> slots_;  ///< all keys by their full names
     std::map<std::string, std::string> defaults_;
     std::vector<std::pair<std::string, std::string>> overrides_;
+    std::set<std::string> completed_;
     Renames renames_;
     std::vector<std::string> notices_;
 };

@@ -94,6 +94,7 @@ struct LayerForm {
 struct ModelSpec {
     enum class Kind { vision, language } kind = Kind::language;
     std::string name;
+    std::string family = "maestro";
     LayerForm form = {};
     int layers = 1;
     int width = 64;

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "families/family.hpp"
 #include "workload/stages.hpp"
 
 namespace maestro::workload {
@@ -14,8 +15,13 @@ namespace maestro::workload {
 namespace {
 
 model::ModelSpec spec_of(const config::Model& m) {
-    return {.kind = m.kind == "vision" ? model::ModelSpec::Kind::vision : model::ModelSpec::Kind::language,
+    const bool vision = m.kind == "vision";
+    const families::Family* const family = families::find_family(m.family);
+    MAESTRO_CHECK(family, "a family {}", m.family);
+    return {.kind = vision ? model::ModelSpec::Kind::vision : model::ModelSpec::Kind::language,
             .name = m.name,
+            .family = m.family,
+            .form = vision ? family->vision : family->language,
             .layers = static_cast<int>(m.layers),
             .width = static_cast<int>(m.width),
             .heads = static_cast<int>(m.heads),
@@ -24,6 +30,10 @@ model::ModelSpec spec_of(const config::Model& m) {
             .mlp = static_cast<int>(m.mlp),
             .vocabulary = static_cast<int>(m.vocabulary),
             .rope_theta = m.rope_theta,
+            .rope_scaling = {.factor = m.rope_factor,
+                             .low_frequency_factor = m.rope_low_frequency_factor,
+                             .high_frequency_factor = m.rope_high_frequency_factor,
+                             .original_length = m.rope_original_length},
             .norm_eps = m.norm_eps,
             .tie_embeddings = m.tie_embeddings,
             .patch = static_cast<int>(m.patch),

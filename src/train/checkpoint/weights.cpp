@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
+#include "train/checkpoint/folder_weights.hpp"
 
 namespace maestro::train {
 
@@ -57,26 +59,41 @@ void load_teacher_head(const std::string& checkpoint, const std::string& teacher
     load_shard(stored, tied ? "embedding.weight" : "head.weight", *head, student);
 }
 
-WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck, Pulse& pulse) {
+WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck,
+                         const workload::Scenario& scenario, Pulse& pulse) {
     WeightFiles files;
-    for (const config::Section& section : deck.sections)
-        if (names_checkpoint(section) && !files.contains(section.weights))
+    for (std::size_t i = 0; i < deck.sections.size(); ++i) {
+        const config::Section& section = deck.sections[i];
+        if (section.from_folder)
+            comm::agree(world, [&] {
+                if (world.rank() == 0) check_folder(section.weights, scenario.models[i], pulse);
+            });
+        else if (names_checkpoint(section) && !files.contains(section.weights))
             files[section.weights] = need_checkpoint(world, section.weights, pulse);
+    }
     return files;
 }
 
-void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph,
+void load_initial_weights(const config::Deck& deck, const workload::Scenario& scenario,
                           const WeightFiles& files, int section, parallel::ParameterStore& store,
                           Pulse& pulse) {
     const config::Section& target = deck.sections[section];
-    if (names_checkpoint(target)) load_weights(files.at(target.weights), target.name, store, pulse);
-    for (const graph::Edge& e : graph.edges)
-        if (e.to == section && e.tensor == EdgeTensor::hidden) {
-            const config::Section& teacher = deck.sections[e.from];
-            if (names_checkpoint(teacher))
-                load_teacher_head(files.at(teacher.weights), teacher.name,
-                                  deck.model_of(e.from).tie_embeddings, store, pulse);
+    if (target.from_folder)
+        load_folder(target.weights, scenario.models[section], store, pulse);
+    else if (names_checkpoint(target))
+        load_weights(files.at(target.weights), target.name, store, pulse);
+    for (const graph::Edge& e : scenario.graph.edges) {
+        if (e.to != section || e.tensor != EdgeTensor::hidden) continue;
+        const config::Section& teacher = deck.sections[e.from];
+        const parallel::Parameter* const head = store.find("teacher_head.weight");
+        if (teacher.from_folder && head) {
+            safetensors::SafetensorsFolder folder(teacher.weights, pulse);
+            load_from_folder(folder, scenario.models[e.from], "head.weight", *head, store, pulse);
+        } else if (names_checkpoint(teacher) && !teacher.from_folder) {
+            load_teacher_head(files.at(teacher.weights), teacher.name, deck.model_of(e.from).tie_embeddings,
+                              store, pulse);
         }
+    }
 }
 
 }  // namespace maestro::train

@@ -7,15 +7,17 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
-#include "graph/section_graph.hpp"
 #include "parallel/parameter_store.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::train {
 
 /// Verified checkpoints, by the value of the deck's `weights` keys.
 using WeightFiles = std::map<std::string, std::string>;
-/// Collective. Error(input_missing, bad_data, io_error).
-WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck, Pulse& pulse);
+/// Also checks the folders of published models that the deck names. Collective. Error(input_missing,
+/// bad_data, io_error).
+WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck,
+                         const workload::Scenario& scenario, Pulse& pulse);
 
 /// Returns the name of the section in a verified checkpoint: `section`, or that of the only section it has.
 /// Error(bad_data).
@@ -29,7 +31,7 @@ void load_weights(const std::string& checkpoint, const std::string& section, par
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
                        parallel::ParameterStore& student, Pulse& pulse);
 /// Loads everything that the deck's `weights` keys name for this section.
-void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph,
+void load_initial_weights(const config::Deck& deck, const workload::Scenario& scenario,
                           const WeightFiles& files, int section, parallel::ParameterStore& store,
                           Pulse& pulse);
 

@@ -1,0 +1,145 @@
+// config.json, as transformers 4 and 5 write it.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "families/family.hpp"
+
+namespace maestro::families {
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// Members of an object of the file, with errors that name the file and the key.
+class Object {
+public:
+    Object(const Json& members, std::string path, std::string prefix = "")
+        : members_(members), path_(std::move(path)), prefix_(std::move(prefix)) {}
+
+    [[noreturn]] void refuse(std::string_view key, const std::string& what) const {
+        throw Error(ExitCode::bad_data, fmt::format("{}: {}{}: {}", path_, prefix_, key, what),
+                    Scope::all_ranks);
+    }
+    /// Null where it is missing, or null in the file.
+    const Json* find(const std::string& key) const {
+        const auto at = members_.find(key);
+        return at == members_.end() || at->is_null() ? nullptr : &*at;
+    }
+    std::string text(const std::string& key, const std::string& otherwise) const {
+        const Json* value = find(key);
+        if (!value) return otherwise;
+        if (!value->is_string()) refuse(key, "has to be a text");
+        return value->get<std::string>();
+    }
+    bool flag(const std::string& key, bool otherwise) const {
+        const Json* value = find(key);
+        if (!value) return otherwise;
+        if (!value->is_boolean()) refuse(key, "has to be true or false");
+        return value->get<bool>();
+    }
+    double number(const std::string& key, double otherwise) const {
+        const Json* value = find(key);
+        if (!value) return otherwise;
+        if (!value->is_number()) refuse(key, "has to be a number");
+        return value->get<double>();
+    }
+    std::int64_t count(const std::string& key) const {
+        if (!find(key)) refuse(key, "is missing");
+        return count(key, 0);
+    }
+    std::int64_t count(const std::string& key, std::int64_t otherwise) const {
+        const Json* value = find(key);
+        if (!value) return otherwise;
+        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > std::uint64_t{1} << 31)
+            refuse(key, "has to be a whole number");
+        return value->get<std::int64_t>();
+    }
+    Object object(const std::string& key) const {
+        const Json* value = find(key);
+        if (!value) return {Json::object(), path_, prefix_ + key + "."};
+        if (!value->is_object()) refuse(key, "has to be an object");
+        return {*value, path_, prefix_ + key + "."};
+    }
+    const Json& members() const { return members_; }
+
+private:
+    Json members_;
+    std::string path_, prefix_;
+};
+
+/// Refuses what would make the model another one than Maestro computes.
+void check_built(const Object& config) {
+    if (config.find("quantization_config"))
+        config.refuse("quantization_config", "quantized weights are not built; use the unquantized model");
+    if (config.find("auto_map")) config.refuse("auto_map", "a model with code of its publisher is not built");
+    if (const std::string act = config.text("hidden_act", "silu"); act != "silu")
+        config.refuse("hidden_act", fmt::format("'{}' is not built; allowed: silu", act));
+    for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"})
+        if (config.flag(key, false)) config.refuse(key, "true is not built; allowed: false");
+    if (config.number("attention_dropout", 0) != 0)
+        config.refuse("attention_dropout", "dropout is not built; allowed: 0");
+    if (const Json* types = config.find("layer_types"))
+        for (const Json& type : *types)
+            if (type != "full_attention")
+                config.refuse("layer_types",
+                              fmt::format("{} is not built; allowed: \"full_attention\"", type.dump()));
+}
+
+std::string text_of(double value) {
+    return fmt::format("{}", value);
+}
+
+/// `rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` of 4.
+void read_rope(const Object& config, ModelKeys& keys) {
+    const Object rope = config.object(config.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
+    keys["rope_theta"] = text_of(rope.number("rope_theta", config.number("rope_theta", 10000)));
+    const std::string type = rope.text("rope_type", rope.text("type", "default"));
+    if (type == "default") return;
+    if (type != "llama3")
+        rope.refuse("rope_type", fmt::format("'{}' is not built; allowed: default, llama3", type));
+    for (const auto& [key, name] : {std::pair{"factor", "rope_factor"},
+                                    {"low_freq_factor", "rope_low_frequency_factor"},
+                                    {"high_freq_factor", "rope_high_frequency_factor"},
+                                    {"original_max_position_embeddings", "rope_original_length"}}) {
+        if (!rope.find(key)) rope.refuse(key, "is missing");
+        keys[name] = text_of(rope.number(key, 0));
+    }
+}
+
+}  // namespace
+
+ModelKeys read_config(std::string_view text, const std::string& path) {
+    const Json root = Json::parse(text, nullptr, false);
+    if (!root.is_object())
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: not a JSON object; download or convert the model again", path),
+                    Scope::all_ranks);
+    const Object config(root, path);
+    const std::string type = config.text("model_type", "");
+    const Family* const family = find_family(type);
+    if (!family || family->model_type.empty())
+        config.refuse("model_type", fmt::format("'{}' is not built; allowed: llama, qwen3", type));
+    check_built(config);
+    const std::int64_t heads = config.count("num_attention_heads"), width = config.count("hidden_size");
+    if (heads == 0) config.refuse("num_attention_heads", "has to be at least 1");
+    const bool qwen3 = family->name == "qwen3";
+    ModelKeys keys;
+    keys["kind"] = "language";
+    keys["family"] = family->name;
+    keys["width"] = std::to_string(width);
+    keys["heads"] = std::to_string(heads);
+    keys["layers"] = std::to_string(config.count("num_hidden_layers"));
+    keys["kv_heads"] = std::to_string(config.count("num_key_value_heads", heads));
+    keys["head_dim"] = std::to_string(config.count("head_dim", qwen3 ? 128 : width / heads));
+    keys["mlp"] = std::to_string(config.count("intermediate_size"));
+    keys["vocabulary"] = std::to_string(config.count("vocab_size"));
+    keys["norm_eps"] = text_of(config.number("rms_norm_eps", 1e-6));
+    keys["tie_embeddings"] = config.flag("tie_word_embeddings", false) ? "true" : "false";
+    read_rope(config, keys);
+    return keys;
+}
+
+}  // namespace maestro::families

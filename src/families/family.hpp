@@ -1,0 +1,46 @@
+// Families of published models: what their layers consist of, which keys of a deck follow from a folder's
+// config.json, and which of its tensors hold which parameters. A further family is a further entry of the
+// table in family.cpp.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/module.hpp"
+
+namespace maestro::families {
+
+/// Values of the deck's [model.NAME] by key, as text.
+using ModelKeys = std::map<std::string, std::string>;
+
+/// Rows of a parameter and the tensor of a folder that consists of them. The pieces of a parameter cover its
+/// rows in order.
+struct Piece {
+    std::string tensor;  ///< "model.layers.0.self_attn.q_proj.weight"
+    std::int64_t rows = 0;
+};
+
+struct Family {
+    std::string_view name;        ///< model.NAME.family
+    std::string_view model_type;  ///< in config.json; empty: this program's models, which have no folder
+    model::LayerForm language, vision;
+};
+
+/// Null where there is none of this name.
+const Family* find_family(std::string_view name);
+
+/// Returns the keys that the text of FOLDER/config.json determines; `path` is named in errors. Throws
+/// Error(bad_data, all_ranks) for a model that is not built, and for values that are missing or of the wrong
+/// type.
+ModelKeys read_config(std::string_view text, const std::string& path);
+
+/// Returns the tensors that hold a parameter of a model of a family with folders. Throws
+/// Error(broken_invariant) for an unknown parameter.
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter);
+/// Whether a model loads without this tensor of its folder, which holds nothing that it computes with.
+bool is_ignored(std::string_view tensor);
+
+}  // namespace maestro::families

@@ -1,0 +1,86 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+#include "base/check.hpp"
+#include "families/family.hpp"
+
+namespace maestro::families {
+
+namespace {
+
+/// How many rows of a parameter a tensor has.
+enum class Rows { all, queries, keys, mlp };
+
+struct Part {
+    std::string_view tensor;
+    Rows rows = Rows::all;
+};
+
+struct Names {
+    std::string_view parameter;  ///< after "layers.N." where it belongs to a layer
+    std::array<Part, 3> parts;
+};
+
+constexpr std::array<Names, 8> kOfLayer = {{
+    {"attention.norm.weight", {{{"input_layernorm.weight"}}}},
+    {"attention.qkv.weight",
+     {{{"self_attn.q_proj.weight", Rows::queries},
+       {"self_attn.k_proj.weight", Rows::keys},
+       {"self_attn.v_proj.weight", Rows::keys}}}},
+    {"attention.q_norm.weight", {{{"self_attn.q_norm.weight"}}}},
+    {"attention.k_norm.weight", {{{"self_attn.k_norm.weight"}}}},
+    {"attention.output.weight", {{{"self_attn.o_proj.weight"}}}},
+    {"mlp.norm.weight", {{{"post_attention_layernorm.weight"}}}},
+    {"mlp.gate_up.weight", {{{"mlp.gate_proj.weight", Rows::mlp}, {"mlp.up_proj.weight", Rows::mlp}}}},
+    {"mlp.down.weight", {{{"mlp.down_proj.weight"}}}},
+}};
+
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+
+std::int64_t rows_of(const model::ModelSpec& spec, Rows rows) {
+    switch (rows) {
+        case Rows::queries:
+            return std::int64_t{spec.heads} * spec.head_dim;
+        case Rows::keys:
+            return std::int64_t{spec.kv_heads} * spec.head_dim;
+        case Rows::mlp:
+            return spec.mlp;
+        case Rows::all:
+            break;
+    }
+    return -1;
+}
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter) {
+    if (parameter == "embedding.weight") return {{std::string(kEmbedding), -1}};
+    if (parameter == "norm.weight") return {{"model.norm.weight", -1}};
+    if (parameter == "head.weight")
+        return {{std::string(spec.tie_embeddings ? kEmbedding : "lm_head.weight"), -1}};
+    constexpr std::string_view kLayers = "layers.";
+    if (parameter.starts_with(kLayers)) {
+        const std::size_t end = parameter.find('.', kLayers.size());
+        const std::string prefix = fmt::format("model.{}", parameter.substr(0, end + 1));
+        const std::string_view suffix = parameter.substr(end + 1);
+        for (const Names& names : kOfLayer) {
+            if (names.parameter != suffix) continue;
+            std::vector<Piece> pieces;
+            for (const Part& part : names.parts)
+                if (!part.tensor.empty())
+                    pieces.push_back({fmt::format("{}{}", prefix, part.tensor), rows_of(spec, part.rows)});
+            return pieces;
+        }
+    }
+    MAESTRO_FAIL("no tensor of family {} holds {}", spec.family, parameter);
+}
+
+bool is_ignored(std::string_view tensor) {
+    // Heads that predict several tokens at once are not modelled, and frequencies follow from the
+    // configuration.
+    return tensor.starts_with("mtp.") || tensor.ends_with(".rotary_emb.inv_freq");
+}
+
+}  // namespace maestro::families

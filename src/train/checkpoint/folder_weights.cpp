@@ -1,0 +1,157 @@
+#include "train/checkpoint/folder_weights.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "backend/backend.hpp"
+#include "families/family.hpp"
+#include "model/module.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// Names and logical shapes of the parameters of a model, which a meta module of one rank declares.
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec) {
+    const auto meta = backend::make_meta();
+    model::Role role{};
+    role.section = spec.name;
+    role.loss = true;
+    const auto module = model::make_module(*meta, spec, role);
+    std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
+    for (const parallel::Parameter& p : module->parameters().parameters()) all.emplace_back(p.name, p.shape);
+    return all;
+}
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+/// Of a tied pair of embedding and head, a folder has the first, the second, or equal ones.
+std::string name_in(const safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                    const families::Piece& piece) {
+    const bool head_alone = spec.tie_embeddings && piece.tensor == kEmbedding && !folder.has(kEmbedding);
+    return head_alone && folder.has(kHead) ? kHead : piece.tensor;
+}
+
+/// Tools would untie unequal ones, each in its way.
+void check_tied(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec, Pulse& pulse) {
+    if (!spec.tie_embeddings || !folder.has(kEmbedding) || !folder.has(kHead)) return;
+    const auto embedding = folder.find(kEmbedding), head = folder.find(kHead);
+    constexpr std::int64_t kBlock = 1 << 18;
+    std::vector<float> one(kBlock), other(kBlock);
+    bool equal = embedding.tensor->shape == head.tensor->shape;
+    for (std::int64_t at = 0; equal && at < embedding.tensor->elements; at += kBlock) {
+        const Range range{at, std::min(at + kBlock, embedding.tensor->elements)};
+        embedding.file->read(*embedding.tensor, range, one.data(), pulse);
+        head.file->read(*head.tensor, range, other.data(), pulse);
+        equal = std::equal(one.begin(), one.begin() + range.size(), other.begin());
+    }
+    if (!equal)
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: \"{}\" differs from \"{}\", which config.json ties to it; set "
+                                "tie_word_embeddings to false there, or remove one of the two",
+                                head.file->path().string(), kHead, kEmbedding));
+}
+
+/// The tensor, which has so many rows of a parameter of this shape.
+safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder& folder,
+                                                 const model::ModelSpec& spec, const families::Piece& piece,
+                                                 const std::vector<std::int64_t>& shape) {
+    const auto found = folder.find(name_in(folder, spec, piece));
+    std::vector<std::int64_t> expected = shape;
+    if (piece.rows >= 0) expected[0] = piece.rows;
+    if (found.tensor->shape != expected)
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: tensor \"{}\" has the shape [{}], but by config.json [{}]; "
+                                "the folder's files do not belong together",
+                                found.file->path().string(), piece.tensor,
+                                fmt::join(found.tensor->shape, ", "), fmt::join(expected, ", ")));
+    return found;
+}
+
+/// Reads the held elements `block` of a parameter.
+void read_block(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                const std::string& source, const parallel::Parameter& p, Range block, float* values,
+                Pulse& pulse) {
+    const std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
+    const std::int64_t columns = p.shape.size() == 2 ? p.shape[1] : 1;
+    std::int64_t begin = 0;  // the first element of the piece in the parameter
+    for (const families::Piece& piece : families::pieces_of(spec, source)) {
+        const std::int64_t end = begin + (piece.rows < 0 ? p.shape[0] : piece.rows) * columns;
+        std::vector<Extent> parts;
+        for (const Extent& e : extents) {
+            const std::int64_t from = std::max(e.logical, begin), to = std::min(e.logical + e.count, end);
+            if (from < to)
+                parts.push_back({from - begin, e.local + from - e.logical - block.begin, to - from});
+        }
+        if (!parts.empty()) {
+            const auto found = find_piece(folder, spec, piece, p.shape);
+            pulse.doing(fmt::format("reading {} of {}", piece.tensor, folder.path().string()));
+            found.file->read(*found.tensor, parts, values, pulse);
+        }
+        begin = end;
+    }
+}
+
+}  // namespace
+
+void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& pulse) {
+    safetensors::SafetensorsFolder folder(path, pulse);
+    folder.open_all();
+    std::set<std::string, std::less<>> used;
+    for (const auto& [name, shape] : parameters_of(spec))
+        for (const families::Piece& piece : families::pieces_of(spec, name)) {
+            find_piece(folder, spec, piece, shape);
+            used.insert(name_in(folder, spec, piece));
+        }
+    std::vector<std::string> others;
+    for (const auto& entry : folder.entries())
+        if (!used.contains(entry.tensor) && !families::is_ignored(entry.tensor))
+            others.push_back(entry.tensor);
+    check_tied(folder, spec, pulse);
+    std::erase_if(others, [&](const std::string& name) { return spec.tie_embeddings && name == kHead; });
+    if (!others.empty())
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: tensor \"{}\"{} is not part of a model of family {} with this "
+                                "config.json; use the folder of such a model",
+                                path, others.front(),
+                                others.size() > 1 ? fmt::format(" and {} others", others.size() - 1) : "",
+                                spec.family));
+}
+
+void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                      const std::string& source, const parallel::Parameter& p,
+                      parallel::ParameterStore& store, Pulse& pulse) {
+    constexpr std::int64_t kBlock = 1 << 22;  // elements, 16 MiB
+    const parallel::ParameterGroup& group = store.group_of(p);
+    const Range held = group.shard_of(p);
+    store.mark_initialized(p);
+    std::vector<float> values;
+    for (std::int64_t at = held.begin; at < held.end; at += kBlock) {
+        const Range block{at, std::min(at + kBlock, held.end)};
+        values.resize(static_cast<std::size_t>(block.size()));
+        read_block(folder, spec, source, p, block, values.data(), pulse);
+        const auto set = [&](auto& list, DType type) {
+            group.set_weights(p, block, Tensor(list.data(), type, {block.size()}));
+        };
+        if (store.compute() == DType::f64) {
+            std::vector<double> wide(values.begin(), values.end());
+            set(wide, DType::f64);
+        } else {
+            set(values, DType::f32);
+        }
+    }
+}
+
+void load_folder(const std::string& path, const model::ModelSpec& spec, parallel::ParameterStore& store,
+                 Pulse& pulse) {
+    safetensors::SafetensorsFolder folder(path, pulse);
+    // The head of a teacher comes from the teacher's folder.
+    for (const parallel::Parameter& p : store.parameters())
+        if (!p.name.starts_with("teacher_head")) load_from_folder(folder, spec, p.name, p, store, pulse);
+}
+
+}  // namespace maestro::train

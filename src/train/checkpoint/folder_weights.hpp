@@ -1,0 +1,28 @@
+// Loads weights from the folder of a published model.
+#pragma once
+
+#include <string>
+
+#include "base/pulse.hpp"
+#include "model/module.hpp"
+#include "parallel/parameter_store.hpp"
+#include "safetensors/safetensors_folder.hpp"
+
+namespace maestro::train {
+
+/// Refuses a folder that lacks a tensor of the model or has one that the model would not use. Reads headers
+/// alone. Error(input_missing, bad_data, io_error), as the next two.
+void check_folder(const std::string& folder, const model::ModelSpec& spec, Pulse& pulse);
+
+/// Loads this rank's shards of all parameters and marks them as initialized, as load_weights() does from a
+/// checkpoint.
+void load_folder(const std::string& folder, const model::ModelSpec& spec, parallel::ParameterStore& store,
+                 Pulse& pulse);
+
+/// Loads the shard of one parameter from the tensors that hold `source`, the name of a parameter of a model
+/// of `spec`.
+void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                      const std::string& source, const parallel::Parameter& parameter,
+                      parallel::ParameterStore& store, Pulse& pulse);
+
+}  // namespace maestro::train

@@ -1,0 +1,16 @@
+// What a deck takes from the folder of a published model.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "comm/communicator.hpp"
+#include "families/family.hpp"
+
+namespace maestro::train {
+
+/// Returns the keys of [model.NAME] that weights/config.json determines, or nothing where there is no such
+/// file: then `weights` names something else. Collective; rank 0 reads. Error(bad_data, all_ranks).
+std::optional<families::ModelKeys> folder_keys(const comm::Communicator& world, const std::string& weights);
+
+}  // namespace maestro::train

@@ -1,0 +1,108 @@
+"""Sections that start from the folder of a published model, tests/golden/families, in any layout; and folders that are refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import ROOT, Workspace, relative
+from sample_file import Sample, SampleWriter
+
+FAMILIES = ROOT / "tests/golden/families"
+DECK = """
+[run]
+output = "run"
+[data]
+train = "samples.h5"
+global_batch = 3
+sequence_length = 64
+[train]
+steps = 3
+[optimizer]
+learning_rate = 1e-3
+[schedule]
+policy = "wavefront"
+[model.text]
+[[section]]
+name = "text"
+model = "text"
+weights = "model"
+[section.layout]
+"""
+LAYOUTS = {"tp 2": (2, ["tp=2"]), "dp 3": (3, ["dp=3"]), "pp 2, tp 2": (4, ["pp=2", "tp=2"]), "cp 2, dp 2": (4, ["cp=2", "dp=2"])}
+
+
+class Safetensors:
+    def __init__(self, path):
+        self.bytes = path.read_bytes()
+        length = int.from_bytes(self.bytes[:8], "little")
+        self.header, self.data = json.loads(self.bytes[8:8 + length]), self.bytes[8 + length:]
+
+    def __getitem__(self, name):
+        tensor = self.header[name]
+        kind = {"F64": "<f8", "F32": "<f4", "I64": "<i8"}[tensor["dtype"]]
+        return np.frombuffer(self.data[slice(*tensor["data_offsets"])], kind).reshape(tensor["shape"])
+
+
+@pytest.fixture(params=["llama", "qwen3"])
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def space(tmp_path, family):
+    """A working directory with the folder "model", the deck, and the samples of the reference."""
+    shutil.copytree(FAMILIES / family, tmp_path / "model")
+    (tmp_path / "deck.toml").write_text(DECK)
+    reference = Safetensors(FAMILIES / family / "reference.safetensors")
+    tokens = [reference[f"tokens.{s}"].tolist() for s in range(3)]
+    unused = next(t for t in range(48) if all(t not in sample for sample in tokens))
+    writer = SampleWriter(tmp_path / "samples.h5", vocabulary=48, marker=unused)
+    for s, ids in enumerate(tokens):
+        sample = Sample()
+        for token, weight in zip(ids, reference[f"weights.{s}"].tolist()):
+            sample.add([token], weight=weight)
+        writer.add(sample)
+    writer.close()
+    return Workspace(tmp_path)
+
+
+def train(space, ranks, name, layout=(), values=(), expect=0):
+    return space.train(ranks, "deck.toml", name, [*(f"section.text.layout.{degree}" for degree in layout), *values], expect=expect)
+
+
+def test_the_first_loss_is_that_of_transformers_in_every_layout(space, family):
+    train(space, 1, "one")
+    expected = Safetensors(FAMILIES / family / "reference.safetensors")["loss"]
+    assert relative(space.losses("one")[:1], [expected]) <= 1e-6
+    assert relative(space.losses("one")[2:], [expected]) > 1e-3, "trains too little for a difference to show"
+    for name, (ranks, layout) in LAYOUTS.items():
+        train(space, ranks, name, layout)
+        assert relative(space.losses(name), space.losses("one")) <= 1e-5, name
+
+
+def change(space, **keys):
+    path = space.path / "model/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+@pytest.mark.parametrize("family", ["qwen3"], indirect=True)
+def test_folders_that_do_not_fit_are_refused(space):
+    refused = train(space, 1, "run", values=["model.text.width=32"], expect=78)
+    assert "--set model.text.width: 32 here, but 24 in model/config.json; leave the key out" in refused.stderr
+    change(space, model_type="bloom")
+    assert "model/config.json: model_type: 'bloom' is not built; allowed: llama, qwen3" in train(space, 1, "run", expect=65).stderr
+    change(space, model_type="qwen3", attention_bias=True)
+    assert "attention_bias: true is not built" in train(space, 1, "run", expect=65).stderr
+    change(space, attention_bias=False, intermediate_size=48)
+    refused = train(space, 2, "run", ["tp=2"], expect=65)
+    assert '"model.layers.0.mlp.gate_proj.weight" has the shape [40, 24], but by config.json [48, 24]' in refused.stderr
+    change(space, intermediate_size=40, num_hidden_layers=1)
+    refused = train(space, 1, "run", expect=65)
+    assert 'tensor "model.layers.1.' in refused.stderr and "is not part of a model of family qwen3" in refused.stderr
+    change(space, num_hidden_layers=3)
+    assert "model.layers.2." in train(space, 1, "run", expect=65).stderr
+    change(space, num_hidden_layers=2)
+    (space.path / "model/model.safetensors").unlink()
+    assert "model.safetensors" in train(space, 1, "run", expect=66).stderr
+    assert not space.run("run").exists() or not list(space.run("run").glob("checkpoints/*"))
