@@ -17,6 +17,7 @@
 #include "simulation/simulation.hpp"
 #include "train/run/device.hpp"
 #include "train/run/evaluator.hpp"
+#include "train/run/export.hpp"
 #include "train/run/folder_keys.hpp"
 #include "train/run/nodes.hpp"
 #include "train/run/trainer.hpp"
@@ -53,6 +54,11 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     if (line.command == config::Command::calibrate) {
         watchdog.pause();  // it reports to nobody
         calibration::run_calibration(world, comm::place_rank(world), line.out);
+        return ExitCode::done;
+    }
+    if (line.command == config::Command::export_weights) {
+        comm::Heartbeat heartbeat(world, watchdog);
+        train::run_export(world, line, heartbeat);
         return ExitCode::done;
     }
     std::string text;

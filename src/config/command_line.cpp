@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <map>
 #include <sstream>
 
 #include "base/error.hpp"
@@ -21,12 +22,15 @@ constexpr const char* kUsage =
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
+  maestro export   CHECKPOINT [--section NAME] --to FOLDER
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
 Evaluation runs on any number of ranks, a simulation as one process for a deck of any size. Calibration
 measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` lists the options of a command.)";
+
+constexpr const char* kCommands = "train, evaluate, simulate, calibrate, export";
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
@@ -38,6 +42,13 @@ po::options_description options_of(Command command, CommandLine& line) {
     add("help,h", "this text");
     if (command == Command::calibrate) {
         add("out", po::value(&line.out), "the cluster file to write");
+        return options;
+    }
+    if (command == Command::export_weights) {
+        add("section", po::value(&line.section),
+            "the section whose model is exported; default: the only one");
+        add("to", po::value(&line.to),
+            "the folder to write: config.json, safetensors and tokenizer, as other programs load them");
         return options;
     }
     add("set", po::value(&line.set)->composing(),
@@ -104,7 +115,7 @@ void check_simulation(const CommandLine& line) {
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
     CommandLine line;
-    if (argc < 2) refuse("no command; commands: train, evaluate, simulate, calibrate");
+    if (argc < 2) refuse(fmt::format("no command; commands: {}", kCommands));
     const std::string word = argv[1];
     if (word == "--help" || word == "-h" || word == "help" || word == "--version") {
         line.answered = true;
@@ -112,15 +123,15 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         return line;
     }
     if (word == "plan")
-        throw Error(ExitCode::bad_deck,
-                    "maestro plan is not built yet; commands: train, evaluate, simulate, calibrate",
+        throw Error(ExitCode::bad_deck, fmt::format("maestro plan is not built yet; commands: {}", kCommands),
                     Scope::all_ranks);
-    if (word != "train" && word != "evaluate" && word != "simulate" && word != "calibrate")
-        refuse(fmt::format("no command '{}'; commands: train, evaluate, simulate, calibrate", word));
-    line.command = word == "train"      ? Command::train
-                   : word == "evaluate" ? Command::evaluate
-                   : word == "simulate" ? Command::simulate
-                                        : Command::calibrate;
+    const std::map<std::string, Command> commands = {{"train", Command::train},
+                                                     {"evaluate", Command::evaluate},
+                                                     {"simulate", Command::simulate},
+                                                     {"calibrate", Command::calibrate},
+                                                     {"export", Command::export_weights}};
+    if (!commands.contains(word)) refuse(fmt::format("no command '{}'; commands: {}", word, kCommands));
+    line.command = commands.at(word);
 
     const po::options_description visible = options_of(line.command, line);
     po::options_description all;
@@ -134,7 +145,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         po::notify(map);
         if (map.contains("help")) {
             std::ostringstream text;
-            text << "maestro " << word << (word == "calibrate" ? "" : " DECK") << "\n\n" << visible;
+            const char* const argument = word == "calibrate" ? ""
+                                         : word == "export"  ? " CHECKPOINT"
+                                                             : " DECK";
+            text << "maestro " << word << argument << "\n\n" << visible;
             line.answered = true;
             line.answer = text.str();
             return line;
@@ -145,6 +159,12 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     if (line.command == Command::calibrate) {
         if (!decks.empty()) refuse("calibrate takes no deck");
         if (line.out.empty()) refuse("calibrate needs --out FILE");
+        return line;
+    }
+    if (line.command == Command::export_weights) {
+        if (decks.size() != 1) refuse("export needs one checkpoint or run");
+        if (line.to.empty()) refuse("export needs --to FOLDER");
+        line.checkpoint = decks.front();
         return line;
     }
     if (decks.size() != 1)

@@ -16,7 +16,8 @@ struct CommandLine {
     std::string resume = "none";   ///< auto, none or a path
     double max_hours = 0;          ///< 0: no limit
     bool dry_run = false;
-    std::string checkpoint;  ///< evaluate: a checkpoint or a run
+    std::string checkpoint;   ///< evaluate, export: a checkpoint or a run
+    std::string section, to;  ///< export: which section, and the folder to write
     bool exchange_images = false;
     std::string policy, costs, cluster, measured, replay, timeline;  ///< simulate
     double noise = 0;        ///< simulate: relative standard deviation of task times

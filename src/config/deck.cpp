@@ -262,6 +262,20 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
     return deck;
 }
 
+Model model_of(const std::map<std::string, std::string>& settings, const std::string& name) {
+    Model model;
+    model.name = name;
+    const std::string prefix = "model." + name + ".";
+    TableReader reader("the checkpoint");
+    reader.fill({}, prefix, keys_of(model));
+    for (const auto& [key, value] : settings)
+        if (key.starts_with(prefix)) reader.complete(key, value, "the checkpoint");
+    if (!reader.errors().empty())
+        throw Error(ExitCode::bad_data, fmt::format("{}", fmt::join(reader.errors(), "\n")),
+                    Scope::all_ranks);
+    return model;
+}
+
 std::string read_text(const std::string& path) {
     const std::optional<std::string> text = read_text_file(path);
     if (!text)

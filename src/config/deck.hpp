@@ -17,7 +17,7 @@
 
 namespace maestro::config {
 
-enum class Command { train, evaluate, plan, simulate, calibrate };
+enum class Command { train, evaluate, plan, simulate, calibrate, export_weights };
 /// Where task times come from: the models of the deck, or a file (simulate --costs), for which the deck needs
 /// no model, data, training or device.
 enum class Times { model, from_file };
@@ -125,6 +125,9 @@ using FolderKeys =
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
                 Command command, Times times = Times::model, const DeckCheck& check = {},
                 const FolderKeys& folder_keys = {});
+
+/// The [model.NAME] among the settings that a checkpoint stored.
+Model model_of(const std::map<std::string, std::string>& settings, const std::string& name);
 
 /// Returns why a run with the settings `stored` cannot be resumed with `deck`: a line for each key that
 /// differs and affects the result; empty if it can. Layout, micro-batches, schedule and outputs may differ. A

@@ -14,33 +14,6 @@ namespace maestro::workload {
 
 namespace {
 
-model::ModelSpec spec_of(const config::Model& m) {
-    const bool vision = m.kind == "vision";
-    const families::Family* const family = families::find_family(m.family);
-    MAESTRO_CHECK(family, "a family {}", m.family);
-    return {.kind = vision ? model::ModelSpec::Kind::vision : model::ModelSpec::Kind::language,
-            .name = m.name,
-            .family = m.family,
-            .form = vision ? family->vision : family->language,
-            .layers = static_cast<int>(m.layers),
-            .width = static_cast<int>(m.width),
-            .heads = static_cast<int>(m.heads),
-            .kv_heads = static_cast<int>(m.kv_heads),
-            .head_dim = static_cast<int>(m.head_dim),
-            .mlp = static_cast<int>(m.mlp),
-            .vocabulary = static_cast<int>(m.vocabulary),
-            .rope_theta = m.rope_theta,
-            .rope_scaling = {.factor = m.rope_factor,
-                             .low_frequency_factor = m.rope_low_frequency_factor,
-                             .high_frequency_factor = m.rope_high_frequency_factor,
-                             .original_length = m.rope_original_length},
-            .norm_eps = m.norm_eps,
-            .tie_embeddings = m.tie_embeddings,
-            .patch = static_cast<int>(m.patch),
-            .merge = static_cast<int>(m.merge),
-            .channels = static_cast<int>(m.channels)};
-}
-
 graph::Section section_of(const config::Section& s, graph::Kind kind) {
     graph::Section section{.name = s.name,
                            .kind = kind,
@@ -108,6 +81,33 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
 }
 
 }  // namespace
+
+model::ModelSpec spec_of(const config::Model& m) {
+    const bool vision = m.kind == "vision";
+    const families::Family* const family = families::find_family(m.family);
+    MAESTRO_CHECK(family, "a family {}", m.family);
+    return {.kind = vision ? model::ModelSpec::Kind::vision : model::ModelSpec::Kind::language,
+            .name = m.name,
+            .family = m.family,
+            .form = vision ? family->vision : family->language,
+            .layers = static_cast<int>(m.layers),
+            .width = static_cast<int>(m.width),
+            .heads = static_cast<int>(m.heads),
+            .kv_heads = static_cast<int>(m.kv_heads),
+            .head_dim = static_cast<int>(m.head_dim),
+            .mlp = static_cast<int>(m.mlp),
+            .vocabulary = static_cast<int>(m.vocabulary),
+            .rope_theta = m.rope_theta,
+            .rope_scaling = {.factor = m.rope_factor,
+                             .low_frequency_factor = m.rope_low_frequency_factor,
+                             .high_frequency_factor = m.rope_high_frequency_factor,
+                             .original_length = m.rope_original_length},
+            .norm_eps = m.norm_eps,
+            .tie_embeddings = m.tie_embeddings,
+            .patch = static_cast<int>(m.patch),
+            .merge = static_cast<int>(m.merge),
+            .channels = static_cast<int>(m.channels)};
+}
 
 int Scenario::full_micro_batch(int section) const {
     return static_cast<int>(std::min<std::int64_t>(graph.sections[section].micro_batch, global_batch));

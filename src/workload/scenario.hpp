@@ -35,6 +35,9 @@ struct Scenario {
     int full_micro_batch(int section) const;
 };
 
+/// The sizes of a model of a deck, with the form of its family.
+model::ModelSpec spec_of(const config::Model& model);
+
 /// The scenario that the deck describes, checked; its marker and cluster are left to the caller, because they
 /// come from other files. With Times::from_file the sections may lack a model. Throws Error(bad_deck,
 /// all_ranks) with all problems, a line each, at the place of their keys.

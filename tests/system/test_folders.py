@@ -5,11 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT, Workspace, relative
+from conftest import ROOT, Workspace, mpirun, relative
 from sample_file import Sample, SampleWriter
 
 FAMILIES = ROOT / "tests/golden/families"
-DECK = """
+DECK = """\
 [run]
 output = "run"
 [data]
@@ -20,6 +20,8 @@ sequence_length = 64
 steps = 3
 [optimizer]
 learning_rate = 1e-3
+[checkpoint]
+every = 100
 [schedule]
 policy = "wavefront"
 [model.text]
@@ -106,3 +108,28 @@ def test_folders_that_do_not_fit_are_refused(space):
     (space.path / "model/model.safetensors").unlink()
     assert "model.safetensors" in train(space, 1, "run", expect=66).stderr
     assert not space.run("run").exists() or not list(space.run("run").glob("checkpoints/*"))
+
+
+def export(space, ranks, *arguments, expect=0):
+    result = mpirun(ranks, "export", *arguments, cwd=space.path)
+    assert result.returncode == expect, result.stdout + result.stderr
+    return result
+
+
+def test_an_export_is_the_folder_again(space):
+    """Without learning, bit for bit, from and by any number of ranks; with it, a folder that training goes on from."""
+    (space.path / "model/tokenizer.json").write_text("{}")
+    train(space, 2, "same", ["tp=2"], ["train.steps=1", "optimizer.learning_rate=0"])
+    export(space, 3, "runs/same", "--to", "exported")
+    source, exported = (Safetensors(space.path / folder / "model.safetensors") for folder in ("model", "exported"))
+    names = set(source.header) - {"__metadata__"}
+    assert set(exported.header) == {"__metadata__", *names} and exported.header["__metadata__"] == {"format": "pt"}
+    assert all(exported.header[name]["dtype"] == source.header[name]["dtype"] for name in names)
+    assert all(np.array_equal(exported[name], source[name]) for name in names)
+    assert all((space.path / "exported" / name).read_bytes() == (space.path / "model" / name).read_bytes() for name in ("config.json", "tokenizer.json"))
+    train(space, 1, "one")
+    export(space, 1, "runs/one", "--section", "text", "--to", "trained")
+    train(space, 1, "two", values=["section.text.weights=trained"])
+    assert space.losses("two")[0] < space.losses("one")[-1]
+    assert "the folder holds weights already" in export(space, 1, "runs/one", "--to", "trained", expect=73).stderr
+    assert "has no section 'vision'; give --section, one of text" in export(space, 1, "runs/one", "--section", "vision", "--to", "x", expect=64).stderr

@@ -14,18 +14,6 @@ namespace maestro::train {
 
 namespace {
 
-/// Names and logical shapes of the parameters of a model, which a meta module of one rank declares.
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec) {
-    const auto meta = backend::make_meta();
-    model::Role role{};
-    role.section = spec.name;
-    role.loss = true;
-    const auto module = model::make_module(*meta, spec, role);
-    std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
-    for (const parallel::Parameter& p : module->parameters().parameters()) all.emplace_back(p.name, p.shape);
-    return all;
-}
-
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
@@ -97,6 +85,17 @@ void read_block(safetensors::SafetensorsFolder& folder, const model::ModelSpec& 
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec) {
+    const auto meta = backend::make_meta();
+    model::Role role{};
+    role.section = spec.name;
+    role.loss = true;
+    const auto module = model::make_module(*meta, spec, role);
+    std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
+    for (const parallel::Parameter& p : module->parameters().parameters()) all.emplace_back(p.name, p.shape);
+    return all;
+}
 
 void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& pulse) {
     safetensors::SafetensorsFolder folder(path, pulse);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/pulse.hpp"
 #include "model/module.hpp"
@@ -9,6 +11,9 @@
 #include "safetensors/safetensors_folder.hpp"
 
 namespace maestro::train {
+
+/// Names and shapes of the parameters of a whole model, as one rank declares them.
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec);
 
 /// Refuses a folder that lacks a tensor of the model or has one that the model would not use. Reads headers
 /// alone. Error(input_missing, bad_data, io_error), as the next two.
