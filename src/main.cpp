@@ -19,6 +19,7 @@
 #include "train/run/evaluator.hpp"
 #include "train/run/export.hpp"
 #include "train/run/folder_keys.hpp"
+#include "train/run/import.hpp"
 #include "train/run/nodes.hpp"
 #include "train/run/trainer.hpp"
 #include "workload/scenario.hpp"
@@ -54,6 +55,10 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     if (line.command == config::Command::calibrate) {
         watchdog.pause();  // it reports to nobody
         calibration::run_calibration(world, comm::place_rank(world), line.out);
+        return ExitCode::done;
+    }
+    if (line.command == config::Command::import_folder) {
+        train::run_import(world, line);
         return ExitCode::done;
     }
     if (line.command == config::Command::export_weights) {

@@ -22,6 +22,7 @@ constexpr const char* kUsage =
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
+  maestro import   FOLDER [--out DECK]
   maestro export   CHECKPOINT [--section NAME] --to FOLDER
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
@@ -30,7 +31,7 @@ Evaluation runs on any number of ranks, a simulation as one process for a deck o
 measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` lists the options of a command.)";
 
-constexpr const char* kCommands = "train, evaluate, simulate, calibrate, export";
+constexpr const char* kCommands = "train, evaluate, simulate, calibrate, import, export";
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
@@ -42,6 +43,10 @@ po::options_description options_of(Command command, CommandLine& line) {
     add("help,h", "this text");
     if (command == Command::calibrate) {
         add("out", po::value(&line.out), "the cluster file to write");
+        return options;
+    }
+    if (command == Command::import_folder) {
+        add("out", po::value(&line.out), "the deck to write; default: it is printed");
         return options;
     }
     if (command == Command::export_weights) {
@@ -125,11 +130,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     if (word == "plan")
         throw Error(ExitCode::bad_deck, fmt::format("maestro plan is not built yet; commands: {}", kCommands),
                     Scope::all_ranks);
-    const std::map<std::string, Command> commands = {{"train", Command::train},
-                                                     {"evaluate", Command::evaluate},
-                                                     {"simulate", Command::simulate},
-                                                     {"calibrate", Command::calibrate},
-                                                     {"export", Command::export_weights}};
+    const std::map<std::string, Command> commands = {
+        {"train", Command::train},          {"evaluate", Command::evaluate},
+        {"simulate", Command::simulate},    {"calibrate", Command::calibrate},
+        {"import", Command::import_folder}, {"export", Command::export_weights}};
     if (!commands.contains(word)) refuse(fmt::format("no command '{}'; commands: {}", word, kCommands));
     line.command = commands.at(word);
 
@@ -147,6 +151,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
             std::ostringstream text;
             const char* const argument = word == "calibrate" ? ""
                                          : word == "export"  ? " CHECKPOINT"
+                                         : word == "import"  ? " FOLDER"
                                                              : " DECK";
             text << "maestro " << word << argument << "\n\n" << visible;
             line.answered = true;
@@ -159,6 +164,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     if (line.command == Command::calibrate) {
         if (!decks.empty()) refuse("calibrate takes no deck");
         if (line.out.empty()) refuse("calibrate needs --out FILE");
+        return line;
+    }
+    if (line.command == Command::import_folder) {
+        if (decks.size() != 1) refuse("import needs one model folder");
+        line.folder = decks.front();
         return line;
     }
     if (line.command == Command::export_weights) {

@@ -23,7 +23,8 @@ struct CommandLine {
     double noise = 0;        ///< simulate: relative standard deviation of task times
     std::uint64_t seed = 1;  ///< simulate: of the noise
     std::int64_t step = 0;   ///< simulate: the step whose samples are used; 0: the default
-    std::string out;         ///< calibrate
+    std::string folder;      ///< import
+    std::string out;         ///< calibrate, import
     bool answered = false;   ///< --help or --version: print `answer` and exit
     std::string answer;
 };

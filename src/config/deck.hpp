@@ -17,7 +17,7 @@
 
 namespace maestro::config {
 
-enum class Command { train, evaluate, plan, simulate, calibrate, export_weights };
+enum class Command { train, evaluate, plan, simulate, calibrate, import_folder, export_weights };
 /// Where task times come from: the models of the deck, or a file (simulate --costs), for which the deck needs
 /// no model, data, training or device.
 enum class Times { model, from_file };

@@ -116,6 +116,16 @@ def export(space, ranks, *arguments, expect=0):
     return result
 
 
+def test_an_imported_deck_trains(space, family):
+    result = mpirun(1, "import", "model", "--out", "imported.toml", cwd=space.path)
+    assert result.returncode == 0, result.stderr
+    values = ["data.train=samples.h5", "data.global_batch=3", "data.sequence_length=64", "train.steps=2", "run.precision=fp32",
+              "section.language.layout.tp=2"]
+    space.train(2, "imported.toml", "imported", values)
+    expected = Safetensors(FAMILIES / family / "reference.safetensors")["loss"]
+    assert relative(space.losses("imported")[:1], [expected]) <= 1e-6
+
+
 def test_an_export_is_the_folder_again(space):
     """Without learning, bit for bit, from and by any number of ranks; with it, a folder that training goes on from."""
     (space.path / "model/tokenizer.json").write_text("{}")
