@@ -83,6 +83,14 @@ def test_the_first_loss_is_that_of_transformers_in_every_layout(space, family):
         assert relative(space.losses(name), space.losses("one")) <= 1e-5, name
 
 
+def test_fine_tuning_is_that_of_transformers(space, family):
+    train(space, 2, "tuned", ["tp=2"], ["train.steps=20", "optimizer.weight_decay=0.1", "optimizer.clip=0", "checkpoint.every=0"])
+    expected = Safetensors(FAMILIES / family / "reference.safetensors")["losses"]
+    assert expected[-1] < 0.8 * expected[0], "trains too little for a difference to show"
+    assert relative(space.losses("tuned"), expected) <= 1e-4
+    print(relative(space.losses("tuned"), expected))
+
+
 def change(space, **keys):
     path = space.path / "model/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))

@@ -20,6 +20,7 @@ reference.safetensors  the samples and what transformers computes for them. S is
     logits.S           F64 [T,V]   T rows: tokens with every picture expanded
     gradient.NAME      F64         gradient of `loss`, for every NAME of model.safetensors, in the shape that it has there. Untied, the rows of
                                    embed_tokens of tokens that occur nowhere have 0
+    losses             F64 [20]    losses of fine-tuning with torch's AdamW: learning rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of matrices
     positions.S        I64 [3,T]   qwen3_vl: position of each row by time, height and width
     vision.S.P         F64 [R,C]   qwen3_vl: rows of the merger, which replace the R embeddings of a picture
     deepstack.S.P.I    F64 [R,C]   qwen3_vl: rows of deepstack merger I, which are added to a picture's rows after text layer I
@@ -207,14 +208,28 @@ def write(name, family):
         loss, results = compute(model, samples)
         loss.backward()
         check(family, model, samples, loss, rng)
-    reference = {"loss": loss, **results}
+        gradients = {f"gradient.{key}": p.grad.clone() for key, p in model.named_parameters()}
+        reference = {"loss": loss, **results, **gradients, "losses": fine_tune(model, samples)}
     for s, (tokens, token_weights, pictures) in enumerate(samples):
         reference.update({f"tokens.{s}": tokens, f"weights.{s}": token_weights})
         reference.update({f"picture.{s}.{p}": torch.tensor(picture) for p, picture in enumerate(pictures)})
-    reference.update({f"gradient.{key}": p.grad for key, p in model.named_parameters()})
     reference = {key: value.detach().contiguous().clone() for key, value in reference.items()}
     save_file(reference, folder / "reference.safetensors")
     check_files(folder, family, samples)
+
+
+def fine_tune(model, samples):
+    """Losses of 20 steps on all samples, the first one before any update. Matrices decay, vectors do not."""
+    groups = [dict(params=[p for p in model.parameters() if (p.dim() > 1) == matrices], weight_decay=0.1 * matrices) for matrices in (True, False)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss, _ = compute(model, samples)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64)
 
 
 def check(family, model, samples, loss, rng):
