@@ -1,0 +1,190 @@
+"""Reads conversations from JSONL and Parquet, in chunks that processes can read by themselves."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from model_folder import FolderError
+from sample_file import SampleError, Xxh64
+
+CHUNK_ROWS, CHUNK_BYTES = 256, 1 << 20
+COLUMNS = ("messages", "images", "tools")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows `first` to `first` + `count` - 1 of a file, counted from 1. `begin` and `end` are bytes of JSONL, or rows of a row group."""
+
+    path: Path
+    first: int
+    count: int
+    begin: int
+    end: int
+    group: int = -1  # of Parquet
+
+
+def _parquet(path):
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise FolderError(f"{path}: Parquet needs the Python package pyarrow: pip install pyarrow ({error})", 69) from None
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise FolderError(f"{path}: no such file", 66) from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise FolderError(f"{path}: not a Parquet file, or damaged ({error})") from None
+
+
+def is_parquet(path):
+    return path.suffix == ".parquet"
+
+
+def chunks_of(path):
+    """Returns the chunks of a file."""
+    if is_parquet(path):
+        metadata, chunks, first = _parquet(path).metadata, [], 1
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
+            for begin in range(0, rows, CHUNK_ROWS):
+                end = min(begin + CHUNK_ROWS, rows)
+                chunks.append(Chunk(path, first + begin, end - begin, begin, end, group))
+            first += rows
+        return chunks
+    chunks, first, count, begin, at = [], 1, 0, 0, 0
+    try:
+        with open(path, "rb") as lines:
+            for line in lines:
+                at += len(line)
+                count += 1
+                if count == CHUNK_ROWS or at - begin >= CHUNK_BYTES:
+                    chunks.append(Chunk(path, first, count, begin, at))
+                    first, count, begin = first + count, 0, at
+    except FileNotFoundError:
+        raise FolderError(f"{path}: no such file", 66) from None
+    except OSError as error:
+        raise FolderError(f"{path}: {error.strerror}", 66) from None
+    return chunks + ([Chunk(path, first, count, begin, at)] if count else [])
+
+
+def _bytes_of(chunk):
+    with open(chunk.path, "rb") as file:
+        file.seek(chunk.begin)
+        return file.read(chunk.end - chunk.begin)
+
+
+def key_of(chunk, identity):
+    """Returns a hash of what the samples of a chunk follow from, pictures in files of their names excepted."""
+    place = f"{chunk.path.resolve().parent}\0{chunk.first}\0{chunk.group}\0"
+    if is_parquet(chunk.path):
+        status = chunk.path.stat()
+        contents = f"{chunk.path.name}\0{status.st_size}\0{status.st_mtime_ns}\0{chunk.begin}\0{chunk.end}".encode()
+    else:
+        contents = _bytes_of(chunk)
+    return Xxh64.of(np.array([identity], "<u8"), np.frombuffer(place.encode() + contents, np.uint8))
+
+
+_last_group = None  # (path, group, table) of this process: its chunks follow one another
+
+
+def rows_of(chunk):
+    """Yields (number, row) for every row that is not empty; a row that cannot be read is a SampleError."""
+    if is_parquet(chunk.path):
+        yield from _rows_of_parquet(chunk)
+        return
+    for number, line in enumerate(_bytes_of(chunk).split(b"\n"), start=chunk.first):
+        if line.strip():
+            try:
+                yield number, json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError) as error:
+                yield number, SampleError(f"not JSON in UTF-8: {error}")
+
+
+def _rows_of_parquet(chunk):
+    global _last_group
+    if _last_group is None or _last_group[:2] != (chunk.path, chunk.group):
+        file = _parquet(chunk.path)
+        columns = [name for name in COLUMNS if name in file.schema_arrow.names]
+        try:
+            _last_group = chunk.path, chunk.group, file.read_row_group(chunk.group, columns=columns)
+        except OSError as error:
+            raise FolderError(f"{chunk.path}: row group {chunk.group}: {error}") from None
+    rows = _last_group[2].slice(chunk.begin, chunk.end - chunk.begin).to_pylist()
+    yield from enumerate(rows, start=chunk.first)
+
+
+def _without_none(value):
+    """Parquet gives every struct all members, those that a message lacks as None."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def conversation_of(row):
+    """Returns the messages as a chat template takes them, the sources of their pictures (paths or bytes) in order, and the tools or
+    None. Raises SampleError if the row is malformed."""
+    if isinstance(row, SampleError):
+        raise row
+    if not isinstance(row, dict):
+        raise SampleError("not a JSON object")
+    if not isinstance(row.get("messages"), list) or not row["messages"]:
+        raise SampleError(f'needs "messages", a list of {{"role": ..., "content": ...}}; it has {", ".join(map(repr, row)) or "nothing"}')
+    row = _without_none({name: row[name] for name in COLUMNS if name in row})
+    listed = row.get("images", [])
+    if not isinstance(listed, list):
+        raise SampleError('"images" must be a list')
+    unused, pictures = list(listed), []
+    messages = [_message(message, f"messages[{i}]", unused, pictures) for i, message in enumerate(row["messages"])]
+    if unused:
+        raise SampleError(f'{len(listed)} "images", and {len(listed) - len(unused)} {{"type": "image"}} without a path in the messages')
+    return messages, pictures, _tools(row.get("tools"))
+
+
+def _tools(tools):
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError) as error:
+            raise SampleError(f'"tools" is a string, but not JSON: {error}') from None
+    if tools is not None and not isinstance(tools, list):
+        raise SampleError('"tools" must be a list')
+    return tools or None
+
+
+def _message(message, place, unused, pictures):
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise SampleError(f'{place} must be {{"role": "system", "user", "assistant" or "tool", "content": ...}}')
+    content = message.get("content", "" if "tool_calls" in message else None)
+    if isinstance(content, str):
+        return {**message, "content": content}
+    if not isinstance(content, list):
+        raise SampleError(f'{place}.content must be a string or a list of {{"type": "text", ...}} and {{"type": "image", ...}}')
+    parts = [_part(part, f"{place}.content[{i}]", unused, pictures) for i, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):  # templates of text models know strings only
+        return {**message, "content": "".join(part["text"] for part in parts)}
+    return {**message, "content": parts}
+
+
+def _part(part, place, unused, pictures):
+    if not isinstance(part, dict):
+        raise SampleError(f'{place} must be {{"type": "text", "text": ...}} or {{"type": "image", "image": ...}}')
+    kind = part.get("type", "image" if "image" in part else "text" if "text" in part else None)
+    if kind == "text" and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind != "image":
+        raise SampleError(f"{place} is of type {kind!r}; allowed are text and image")
+    source = part.get("image")
+    if source is None:
+        if not unused:
+            raise SampleError(f'{place} names no picture, and "images" has no more')
+        source = unused.pop(0)
+    if isinstance(source, dict):  # an Image of the package datasets
+        source = source.get("bytes") or source.get("path")
+    if not isinstance(source, (str, bytes)) or not source:
+        raise SampleError(f"{place}: a picture must be a path, or bytes in Parquet")
+    if isinstance(source, str) and source.startswith(("http:", "https:", "data:")):
+        raise SampleError(f"{place}: {source[:40]!r} must be a path; download pictures first")
+    pictures.append(source)
+    return {"type": "image"}

@@ -1,0 +1,235 @@
+"""What the data tools take from a Hugging Face model folder: tokenizer, chat template, special ids, sizes of pictures."""
+
+import datetime
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from picture_size import PictureSize
+from sample_file import Xxh64
+
+# Characters that Unicode keeps free for a program's internal use; they enclose what {% generation %} encloses.
+BEGIN_ANSWER, END_ANSWER = "\ufdd0", "\ufdd1"
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PACKAGES = "pip install tokenizers jinja2"
+
+
+class FolderError(ValueError):
+    """The model folder lacks something or holds something that is not supported. `code` is the exit code."""
+
+    def __init__(self, message, code=65):
+        super().__init__(message)
+        self.code = code
+
+
+class ChatTemplate:
+    """A Jinja template, rendered as transformers does. `date` (datetime) is what `strftime_now` prints."""
+
+    def __init__(self, source, variables, date):
+        try:
+            from jinja2 import TemplateError, nodes
+            from jinja2.ext import Extension, loopcontrols
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError:
+            raise FolderError(f"chat templates need the Python package jinja2: {PACKAGES}", 69) from None
+
+        class Generation(Extension):
+            """{% generation %}...{% endgeneration %} encloses what the assistant writes."""
+
+            tags = {"generation"}
+
+            def parse(self, parser):
+                line = next(parser.stream).lineno
+                body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+                return nodes.CallBlock(self.call_method("_enclose"), [], [], body).set_lineno(line)
+
+            def _enclose(self, caller):
+                return BEGIN_ANSWER + caller() + END_ANSWER
+
+        def raise_exception(message):
+            raise TemplateError(message)
+
+        def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+        environment.filters["tojson"] = tojson  # Jinja's filter escapes HTML
+        environment.globals.update(raise_exception=raise_exception, strftime_now=date.strftime)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise FolderError(f"chat template, line {getattr(error, 'lineno', '?')}: {error}") from None
+        self._variables = variables
+        self.marks_answers = re.search(r"\{%-?\s*generation\b", source) is not None
+
+    def render(self, messages, tools=None, add_generation_prompt=False):
+        """Returns the text; raises ValueError where the template refuses the messages."""
+        try:
+            return self._template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt,
+                                         **self._variables)  # fmt: skip
+        except Exception as error:  # a template raises what its expressions raise
+            raise ValueError(f"the chat template refuses this conversation: {error}") from None
+
+
+@dataclass
+class Chat:
+    """How conversations become tokens. `encode` returns the ids of a text and the end of each token in it, `decode` the
+    text of ids. `special` maps the special
+    tokens to their ids. `picture` is None where the folder has no pictures; `marker` then is an id that no text contains."""
+
+    encode: object
+    decode: object
+    template: object
+    special: dict
+    marker: int
+    vocabulary: int
+    picture: PictureSize = None
+    tokenizer_json: bytes = b""
+    identity: int = 0
+
+
+def _json(path, default=None):
+    if default is not None and not path.exists():
+        return default
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderError(f"{path}: no such file", 66) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FolderError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise FolderError(f"{path}: not a JSON object")
+    return value
+
+
+def _tokenizer(folder, config):
+    """Returns the tokenizer of tokenizer.json with the added tokens of tokenizer_config.json, and its JSON text."""
+    try:
+        from tokenizers import AddedToken, Tokenizer
+    except ImportError:
+        raise FolderError(f"the folder's tokenizer needs the Python package tokenizers: {PACKAGES}", 69) from None
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise FolderError(f"{path}: no such file; if the folder has another form of tokenizer, write this one with transformers: "
+                          f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained(...)", 66)  # fmt: skip
+    try:
+        text = path.read_bytes()
+        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise FolderError(f"{path}: {error}") from None
+    added = config.get("added_tokens_decoder") or {}
+    for number, token in sorted(added.items(), key=lambda item: int(item[0])):
+        if tokenizer.token_to_id(token["content"]) is None:
+            flags = {name: token[name] for name in ("single_word", "lstrip", "rstrip", "normalized", "special") if name in token}
+            tokenizer.add_tokens([AddedToken(token["content"], **flags)])
+            text = None
+        if tokenizer.token_to_id(token["content"]) != int(number):
+            raise FolderError(f"{folder}: tokenizer_config.json gives {token['content']!r} the id {number}, and tokenizer.json "
+                              f"{tokenizer.token_to_id(token['content'])}")  # fmt: skip
+    text = text or tokenizer.to_str().encode("utf-8")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.post_processor = None  # it may trim white space off the offsets; what it adds is in the template
+    return tokenizer, text
+
+
+def _template_source(folder, config):
+    """Returns the text of the chat template, from where transformers looks for it."""
+    if (path := folder / "chat_template.jinja").exists():
+        return path.read_text(encoding="utf-8")
+    template = _json(folder / "chat_template.json", {}).get("chat_template") or config.get("chat_template")
+    if isinstance(template, list):
+        template = {item.get("name"): item.get("template") for item in template}.get("default")
+    if not isinstance(template, str):
+        raise FolderError(f"{folder}: no chat template, neither chat_template.jinja nor in tokenizer_config.json; name one with --chat-template")
+    return template
+
+
+def _text_of(token):
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _variables(folder, config):
+    """Returns the special tokens by name, for the template."""
+    names = {**_json(folder / "special_tokens_map.json", {}), **config}
+    extra = config.get("extra_special_tokens")
+    found = {name: _text_of(names.get(name)) for name in NAMED_TOKENS}
+    found.update({name: _text_of(token) for name, token in extra.items()} if isinstance(extra, dict) else {})
+    return {name: text for name, text in found.items() if isinstance(text, str)}
+
+
+def _picture_size(folder, limits):
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (path := folder / name).exists():
+            config = _json(path)
+            config = config.get("image_processor", config)
+            if "image_processor_type" not in config and "patch_size" not in config:
+                continue  # a processor without pictures
+            try:
+                return PictureSize.of_config(config, *limits)
+            except ValueError as error:
+                raise FolderError(f"{path}: {error}") from None
+    return None
+
+
+def _marker(tokenizer, chosen, image, size, vocabulary, used):
+    """Returns the id that stands for a picture, and whether it is one that the model knows as such. `used` are texts whose tokens do not
+    qualify."""
+    if chosen is not None:
+        number = tokenizer.token_to_id(chosen)
+        if number is None:
+            raise FolderError(f"--marker {chosen}: the tokenizer has no such token")
+        return number, True
+    if image is not None:
+        return image, True
+    if vocabulary is None or size < vocabulary:
+        return size, False  # the first id that pads the vocabulary
+    unused = [number for number, token in tokenizer.get_added_tokens_decoder().items()
+              if token.special and not any(token.content in text for text in used)]  # fmt: skip
+    if not unused:
+        raise FolderError("the vocabulary has no id to spare for the marker of pictures; name a token that no text contains with --marker")
+    return max(unused), False
+
+
+def read_chat(folder, *, template=None, template_variables=None, marker=None, limits=(None, None), date=None):
+    """Reads a folder. `template` is the path of another chat template, `template_variables` its further variables, `marker` the text of
+    the token that stands for a picture, and `limits` replaces the least and most pixels of a picture."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FolderError(f"{folder}: no such folder; it must be a Hugging Face model folder", 66)
+    config, model = _json(folder / "tokenizer_config.json", {}), _json(folder / "config.json", {})
+    tokenizer, tokenizer_json = _tokenizer(folder, config)
+    try:
+        source = Path(template).read_text(encoding="utf-8") if template else _template_source(folder, config)
+    except FileNotFoundError:
+        raise FolderError(f"{template}: no such file", 66) from None
+    variables = _variables(folder, config)
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    text_model = model.get("text_config") or (model.get("thinker_config") or {}).get("text_config") or model
+    vocabulary = text_model.get("vocab_size", model.get("vocab_size"))
+    image = model.get("image_token_id")
+    if image is None:
+        image = tokenizer.token_to_id(variables.get("image_token") or "<|image_pad|>")
+    number, known = _marker(tokenizer, marker, image, size, vocabulary, [source, *variables.values()])
+    vocabulary = max(size, number + 1) if vocabulary is None else vocabulary
+    if not 0 <= number < vocabulary:
+        raise FolderError(f"{folder}: the marker of pictures is token {number}, and config.json has a vocab_size of {vocabulary}")
+    special = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    if known and tokenizer.id_to_token(number) is not None:
+        special[tokenizer.id_to_token(number)] = number
+    picture = _picture_size(folder, limits) if known else None
+    date = date or datetime.datetime.now()
+    shown = date.strftime("%Y-%m-%d") if "strftime_now" in source else None
+    settings = [source, variables, template_variables, number, vocabulary, vars(picture) if picture else None, shown]
+
+    def encode(text):
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, [end for _, end in encoding.offsets]
+
+    def decode(ids):
+        return tokenizer.decode(ids, skip_special_tokens=False)
+
+    return Chat(encode, decode, ChatTemplate(source, {**variables, **(template_variables or {})}, date), special, number, vocabulary, picture,
+                tokenizer_json, Xxh64.of(np.frombuffer(tokenizer_json + json.dumps(settings).encode(), np.uint8)))  # fmt: skip

@@ -1,0 +1,76 @@
+"""Reads pictures and scales them as the image processor of Qwen2-VL, Qwen3-VL and Qwen3.5 does, so that no patch needs padding."""
+
+import io
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageOps
+from sample_file import LARGEST_PICTURE, SampleError
+
+PROCESSORS = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
+LONGEST_SHAPE = 200  # the image processor refuses pictures that are longer, in units of their shorter side
+
+
+@dataclass
+class PictureSize:
+    """Sides are multiples of patch x merge, and height x width is from `least` to `most` pixels."""
+
+    patch: int
+    merge: int
+    least: int
+    most: int
+
+    @staticmethod
+    def of_config(config, least=None, most=None):
+        """Reads an image processor's configuration; `least` and `most` replace its limits. Raises ValueError if it is not supported."""
+        kind = config.get("image_processor_type")
+        if kind is not None and kind not in PROCESSORS:
+            raise ValueError(f"image_processor_type {kind!r} is not supported; {PROCESSORS[0]} is")
+        for name, expected in (("do_resize", True), ("do_rescale", True), ("do_normalize", True), ("resample", Image.Resampling.BICUBIC)):
+            if config.get(name, expected) != expected:
+                raise ValueError(f"{name} {config[name]!r} is not supported; it must be {int(expected) if name == 'resample' else expected}")
+        for name in ("image_mean", "image_std"):
+            if config.get(name) != [0.5] * 3:
+                raise ValueError(f"{name} {config.get(name)!r} is not supported; the program scales pixels to -1..1, which is [0.5, 0.5, 0.5]")
+        size = config.get("size") or {}
+        least = least or config.get("min_pixels") or size.get("shortest_edge") or 56 * 56
+        most = most or config.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280
+        found = PictureSize(config.get("patch_size", 14), config.get("merge_size", 2), least, most)
+        if not all(isinstance(n, int) and n > 0 for n in vars(found).values()) or least > most:
+            raise ValueError(f"patch_size {found.patch}, merge_size {found.merge}, {least} to {most} pixels: must be positive and in this order")
+        return found
+
+    def resized(self, height, width):
+        """Returns height and width after scaling. Halves round to even, as in `smart_resize` of transformers."""
+        if max(height, width) > LONGEST_SHAPE * min(height, width):
+            raise SampleError(f"{width} x {height} pixels: one side is more than {LONGEST_SHAPE} times the other")
+        factor = self.patch * self.merge
+        h, w = round(height / factor) * factor, round(width / factor) * factor
+        if h * w > self.most:
+            scale = math.sqrt(height * width / self.most)
+            h, w = (max(factor, math.floor(side / scale / factor) * factor) for side in (height, width))
+        elif h * w < self.least:
+            scale = math.sqrt(self.least / (height * width))
+            h, w = (math.ceil(side * scale / factor) * factor for side in (height, width))
+        if max(h, w) > LARGEST_PICTURE:
+            raise SampleError(f"{w} x {h} pixels after scaling; at most {LARGEST_PICTURE} are allowed; --max-pixels scales further down")
+        return h, w
+
+    def tokens_of(self, height, width):
+        """Returns how many tokens a scaled picture has in the model."""
+        return height * width // (self.patch * self.merge) ** 2
+
+    def load(self, source, name):
+        """Returns pixels, uint8 [height, width, 3], of a path or of the bytes of a picture file. Raises SampleError that begins with `name`."""
+        try:
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+                image = ImageOps.exif_transpose(image).convert("RGB")
+                h, w = self.resized(image.height, image.width)
+                return np.asarray(image.resize((w, h), Image.Resampling.BICUBIC), dtype=np.uint8)
+        except FileNotFoundError:
+            raise SampleError(f"{name}: no such picture") from None
+        except SampleError as error:
+            raise SampleError(f"{name}: {error}") from None
+        except (OSError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+            raise SampleError(f"{name}: not a picture, or damaged ({error})") from None

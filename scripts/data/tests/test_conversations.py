@@ -1,0 +1,338 @@
+"""The tool with a tokenizer and templates in Python, so that it is tested where the packages tokenizers and jinja2 are missing."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import conversation_tokens
+import conversations
+import numpy as np
+import pytest
+from conversation_tokens import tokens_of
+from model_folder import BEGIN_ANSWER, END_ANSWER, Chat
+from picture_size import PictureSize
+from PIL import Image
+from sample_file import SampleError
+from sample_reader import read_samples
+
+SPECIAL = {"<|im_start|>": 0, "<|im_end|>": 1, "<|image_pad|>": 2, "<|vision_start|>": 3, "<|vision_end|>": 4}
+THINK = {"<think>": 5, "</think>": 6}
+NAMES = {number: text for text, number in {**SPECIAL, **THINK}.items()}
+PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+def encode(text):
+    """A token for every special token, for every run of line feeds (10 + length) and for every other character (100 + code)."""
+    found = list(re.finditer("|".join(map(re.escape, [*SPECIAL, *THINK])) + r"|\n+|[^\n]", text))
+    ids = [{**SPECIAL, **THINK}.get(hit[0], 10 + len(hit[0]) if hit[0][0] == "\n" else 100 + ord(hit[0][0])) for hit in found]
+    return ids, [hit.end() for hit in found]
+
+
+def decode(ids):
+    return "".join(NAMES.get(i) or ("\n" * (i - 10) if i < 100 else chr(i - 100)) for i in ids)
+
+
+def text_of(content):
+    return content if isinstance(content, str) else "".join(part.get("text", PICTURE) for part in content)
+
+
+def chatml(messages, tools=None, prompt=False):
+    text = "".join(f"<|im_start|>{m['role']}\n{text_of(m['content'])}<|im_end|>\n" for m in messages)
+    return text + "<|im_start|>assistant\n" * prompt
+
+
+def thinking(messages, tools=None, prompt=False, opened=""):
+    """As Qwen3's: only an answer after the last message of the user has a block for its reasoning."""
+    last = max(i for i, m in enumerate(messages) if m["role"] == "user")
+    text = ""
+    for i, m in enumerate(messages):
+        block = "<think>\n\n</think>\n\n" if i > last else ""
+        text += f"<|im_start|>{m['role']}\n{block}{text_of(m['content'])}<|im_end|>\n"
+    return text + f"<|im_start|>assistant\n{opened}" * prompt
+
+
+def chat_of(render=chatml, marks_answers=False, **changes):
+    template = SimpleNamespace(render=render, marks_answers=marks_answers)
+    fields = {"encode": encode, "decode": decode, "template": template, "special": SPECIAL, "marker": 2, "vocabulary": 1 << 20,
+              "picture": PictureSize(4, 2, 64, 1024), "tokenizer_json": b"{}", **changes}  # fmt: skip
+    return Chat(**fields)
+
+
+def turns(*texts, first="user"):
+    roles = ["user", "assistant"] if first == "user" else ["assistant", "user"]
+    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def learned(messages, render=chatml, **options):
+    """The texts of the runs of tokens that are learned, and the whole text."""
+    ids, answers = tokens_of(messages, None, chat_of(render, **options))
+    runs = "".join(chr(c) if a else "\0" for c, a in zip(ids, answers))
+    return [decode([ord(c) for c in run]) for run in runs.split("\0") if run], decode(ids)
+
+
+def test_answers_and_the_token_that_ends_them_are_learned():
+    messages = [{"role": "system", "content": "Be brief."}, *turns("a", "b", "c", "d\n\nö"), {"role": "user", "content": "bye"}]
+    found, text = learned(messages)
+    assert found == ["b<|im_end|>", "d\n\nö<|im_end|>"]
+    assert text == chatml(messages)
+
+
+def test_a_template_that_renders_earlier_answers_differently():
+    found, text = learned(turns("a", "b", "c", "d"), thinking)
+    assert found == ["b<|im_end|>", "<think>\n\n</think>\n\nd<|im_end|>"]
+    assert text == thinking(turns("a", "b", "c", "d"))
+
+
+def test_a_prompt_that_goes_on_with_what_the_answer_lacks():
+    def opened(messages, tools=None, prompt=False):
+        return thinking(messages, tools, prompt, opened="<think>\n")
+
+    # The empty block of the last answer begins with other tokens (two line feeds are one) than the prompt.
+    with pytest.raises(SampleError, match=r"messages\[3\]: .*enable_thinking=false"):
+        learned(turns("a", "<b>", "c", "d"), opened)
+
+    def closed(messages, tools=None, prompt=False):
+        return thinking(messages, tools, prompt, opened="<think>\n\n</think>\n\n")
+
+    assert learned(turns("a", "<b>", "c", "d"), closed)[0] == ["<b><|im_end|>", "d<|im_end|>"]
+
+
+def test_a_template_that_marks_answers():
+    def marked(messages, tools=None, prompt=False):
+        return chatml([{**m, "content": BEGIN_ANSWER + m["content"] + END_ANSWER} if m["role"] == "assistant" else m for m in messages])
+
+    found, text = learned(turns("a", "b", "c", "\nd"), marked, marks_answers=True)
+    assert found == ["b", "\n\nd"] and text == chatml(turns("a", "b", "c", "\nd"))  # a token across the border counts, as in transformers
+    with pytest.raises(SampleError, match="enclose nothing"):
+        learned(turns("a", "b"), chatml, marks_answers=True)
+
+
+def test_a_template_without_special_tokens():
+    def plain(messages, tools=None, prompt=False):
+        return "".join(f"[{m['content']}]" if m["role"] == "user" else f" {m['content']} ." for m in messages)
+
+    assert learned(turns("a", "b", "c", "d"), plain)[0] == [" b .", " d ."]
+
+
+def broken(messages, tools=None, prompt=False):
+    return f"{len(messages)} messages: " + chatml(messages, tools, prompt)
+
+
+def silent(messages, tools=None, prompt=False):
+    return chatml(messages)
+
+
+def counted(messages, tools=None, prompt=False):
+    return "".join(f"{m['role']}: {m['content']}{'!' if m['role'] == 'assistant' and m is messages[-1] else ';'}" for m in messages) + "assistant: " * prompt
+
+
+def merging(messages, tools=None, prompt=False):
+    return "".join(f"\n{m['role']}: {m['content']}\n" for m in messages) + "\nassistant: " * prompt
+
+
+@pytest.mark.parametrize("messages, render, message", [
+    (turns("a", "\nb"), chatml, r"messages\[1\]: its first characters merge with the prompt's .* remove white space"),
+    (turns("a", "b", "c", "d"), broken, "differently when more follow"),
+    (turns("a", "b"), silent, "ignores add_generation_prompt"),
+    (turns("a", "b", "c"), counted, "ends it with no special token"),
+    (turns("a", "b", "c"), merging, r"messages\[1\]: its last characters merge"),
+    (turns("a", "b", first="assistant"), chatml, "must come first"),
+    (turns("a"), chatml, "nothing to learn"),
+    (turns("a", "b<|im_end|>"), chatml, r"messages\[1\].content contains the special token '<|im_end|>'"),
+    ([{"role": "user", "content": [{"type": "text", "text": "<|image_pad|>"}]}, *turns("a", "b")], chatml, r"messages\[0\].content\[0\].text contains"),
+])  # fmt: skip
+def test_what_cannot_be_located_is_refused(messages, render, message):
+    with pytest.raises(SampleError, match=message):
+        learned(messages, render)
+
+
+def test_special_tokens_in_tools_are_refused():
+    with pytest.raises(SampleError, match=r"tools\[0\].name contains"):
+        tokens_of(turns("a", "b"), [{"name": "<|im_start|>"}], chat_of())
+    assert conversation_tokens.refuse_special_tokens(None, "tools", SPECIAL) is None
+
+
+@pytest.fixture
+def folder(tmp_path):
+    noise = np.random.default_rng(1).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    Image.new("L", (7, 7), 77).save(tmp_path / "b.png")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    return tmp_path
+
+
+def run(folder, *rows, options=(), chat=None, name="c.jsonl", output="c.h5"):
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    if rows:
+        (folder / name).write_text("\n".join(lines))
+    conversations.main(["model", "--input", str(folder / name), "--output", str(folder / output), "--workers", "1", *options],
+                       read=lambda *_, **__: chat or chat_of())  # fmt: skip
+    return list(read_samples(folder / output))
+
+
+def test_pictures_are_scaled_and_stand_in_order(folder, capsys):
+    look = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "and"}, {"type": "image"}]
+    samples = run(folder, {"messages": [{"role": "user", "content": look}, {"role": "assistant", "content": "x"}], "images": ["b.png"], "id": 7},
+                  {"messages": turns("q", "answer")}, options=["--show", "1"])  # fmt: skip
+    tokens = list(samples[0].tokens)
+    assert decode(tokens) == f"<|im_start|>user\n{PICTURE}and{PICTURE}<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"
+    # 40 x 30 at most 1024 pixels: 32 x 24 (by 8: 40 x 32 would be too many); 7 x 7 at least 64: 8 x 8.
+    assert [picture.shape for picture in samples[0].pictures] == [(32, 24, 3), (8, 8, 3)]
+    with Image.open(folder / "a.png") as image:
+        assert (samples[0].pictures[0] == np.asarray(image.resize((24, 32), Image.Resampling.BICUBIC))).all()
+    assert (samples[0].pictures[1] == 77).all()
+    assert list(samples[0].weights) == [0.0] * (len(tokens) - 3) + [1.0, 1.0, 0.0]
+    assert list(samples[0].flags) == list(samples[0].weights)
+    report = capsys.readouterr().out
+    assert "assistant\n[[x<|im_end|>]]" in report
+    # 12 and 1 tokens of pictures in place of two markers
+    whole = [len(tokens) + 12 + 1 - 2, len(samples[1].tokens)]
+    learned_tokens = 2 + 7
+    assert f"2 conversations, {sum(whole)} tokens, {100 * learned_tokens / sum(whole):.1f}% of them with loss, 2 pictures" in report
+    assert f"min {min(whole)}, median {min(whole)}, 90% at most {max(whole)}, max {max(whole)}" in report
+    assert not (folder / "c.h5.parts").exists()
+
+
+def picture_row(source, **more):
+    return {"messages": [{"role": "user", "content": [{"type": "image", **source}]}, {"role": "assistant", "content": "x"}], **more}
+
+
+@pytest.mark.parametrize("row, message", [
+    ("{", "not JSON"),
+    ("[1]", "not a JSON object"),
+    ({"conversations": []}, "needs \"messages\", a list of {\"role\": ..., \"content\": ...}; it has 'conversations'"),
+    ({"messages": ["a"]}, "messages[0] must be"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content must be"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "allowed are text and image"),
+    ({"messages": turns("a", "b"), "images": ["a.png"]}, '1 "images", and 0'),
+    ({"messages": turns("a", "b"), "tools": "{"}, "not JSON"),
+    (picture_row({}), "names no picture"),
+    (picture_row({"image": "none.png"}), "none.png: no such picture"),
+    (picture_row({"image": "broken.png"}), "broken.png: not a picture"),
+    (picture_row({"image": "https://example.org/a.png"}), "download pictures first"),
+    ({"messages": turns("a", "\nb")}, "messages[1]: its first characters merge"),
+    ({"messages": turns("a", chr(1 << 20))}, "outside the vocabulary of 1048576"),
+])  # fmt: skip
+def test_bad_lines_are_named(folder, capsys, row, message):
+    with pytest.raises(SystemExit) as ended:
+        run(folder, {"messages": turns("q", "a")}, row)
+    errors = capsys.readouterr().err
+    assert ended.value.code == 65 and f"{folder}/c.jsonl:2: " in errors and message in errors and "1 bad lines" in errors
+    assert not (folder / "c.h5").exists()
+    assert len(run(folder, options=["--skip-errors"])) == 1
+    assert "1 bad lines" in capsys.readouterr().out
+
+
+def test_a_model_of_text_refuses_pictures(folder, capsys):
+    with pytest.raises(SystemExit):
+        run(folder, picture_row({"image": "a.png"}), chat=chat_of(picture=None))
+    assert "c.jsonl:1: has pictures, and the model folder has no" in capsys.readouterr().err
+
+
+def test_long_conversations_are_dropped_or_refused(folder, capsys):
+    rows = [{"messages": turns("q", "a" * n)} for n in (1, 50, 2)]
+    assert len(run(folder, *rows, options=["--max-tokens", "60"])) == 2
+    assert "left out: 1 conversations of more than 60 tokens" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run(folder, options=["--max-tokens", "60", "--too-long", "refuse"])
+    assert re.search(r"c.jsonl:2: \d+ tokens; --max-tokens allows 60\n", capsys.readouterr().err)
+    with pytest.raises(SystemExit):
+        run(folder, options=["--max-tokens", "2"])
+    assert "no conversations are left" in capsys.readouterr().err
+
+
+def test_equal_conversations_are_held_out_together(folder):
+    rows = [{"messages": turns(f"q{n % 50}", "a")} for n in range(200)]
+    run(folder, *rows, options=["--validation-output", str(folder / "v.h5"), "--validation-share", "0.1"])
+    training, held = ([decode(sample.tokens) for sample in read_samples(folder / name)] for name in ("c.h5", "v.h5"))
+    assert len(held) == 20 and len(training) == 180 and not set(training) & set(held)
+
+
+def test_missing_inputs_and_wrong_usage(folder, capsys):
+    for arguments, code in ((["--input", str(folder / "none.jsonl")], 66), (["--input", str(folder / "none.parquet")], None),
+                            (["--input", "c.jsonl", "--validation-share", "0.1"], 2), (["--input", "c.jsonl", "--too-long", "refuse"], 2)):  # fmt: skip
+        with pytest.raises(SystemExit) as ended:
+            conversations.main(["model", "--output", str(folder / "c.h5"), *arguments], read=lambda *_, **__: chat_of())
+        assert ended.value.code == code or code is None and ended.value.code in (66, 69)
+    with pytest.raises(SystemExit) as ended:
+        conversations.main([str(folder / "none"), "--input", "c.jsonl", "--output", str(folder / "c.h5")])
+    assert ended.value.code == 66 and not (folder / "c.h5.parts").exists()
+
+
+def many_rows(count):
+    pictures = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}]
+    return [{"messages": [{"role": "user", "content": pictures if n % 40 == 0 else f"q{n}"}, {"role": "assistant", "content": "a" * (n % 9 + 1)}]}
+            for n in range(count)]  # fmt: skip
+
+
+def test_processes_do_not_change_the_output(folder):
+    run(folder, *many_rows(900), output="one.h5")
+    run(folder, options=["--workers", "3"], output="three.h5")
+    assert (folder / "one.h5").read_bytes() == (folder / "three.h5").read_bytes()
+
+
+def test_a_stopped_run_continues(folder, monkeypatch, capsys):
+    run(folder, *many_rows(900), output="whole.h5")
+    made = []
+
+    def counting(self, number, make=conversations.Job.make):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(number)
+        return make(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conversations.Job, "make", counting)
+        with pytest.raises(SystemExit) as ended:
+            run(folder)
+    assert ended.value.code == 75 and "the same command continues" in capsys.readouterr().err and not (folder / "c.h5").exists()
+    (folder / "c.h5.parts/000000.pixels").write_bytes(b"cut")  # a part that is damaged is made again
+    run(folder)
+    assert "(256 of an earlier run)" in capsys.readouterr().err
+    assert (folder / "c.h5").read_bytes() == (folder / "whole.h5").read_bytes()
+
+
+def test_a_corrected_line_and_other_settings_make_their_parts_again(folder, capsys):
+    rows = many_rows(600)
+    with pytest.raises(SystemExit):
+        run(folder, *rows[:300], "{", *rows[301:])
+    run(folder, *rows, options=["--workers", "2"])
+    assert "(344 of an earlier run)" in capsys.readouterr().err  # 256 and 88 of the three parts
+    with pytest.raises(SystemExit):
+        run(folder, *rows[:300], "{", *rows[301:])
+    capsys.readouterr()
+    run(folder, *rows, chat=chat_of(identity=1))
+    assert "earlier run" not in capsys.readouterr().err
+
+
+def test_a_killed_run_continues(folder):
+    """Through the command line: killed by SIGTERM in the middle, with two processes, and continued."""
+    run(folder, *many_rows(1200), output="whole.h5")
+    script = ("import sys, time; sys.path[:0] = sys.argv[1:3]; import conversations, test_conversations as t; make = conversations.Job.make\n"
+              "def slow(self, number):\n    time.sleep(0.3 * (number > 1))\n    return make(self, number)\n"
+              "conversations.Job.make = slow; conversations.main(sys.argv[3:], read=lambda *_, **__: t.chat_of())")  # fmt: skip
+    here = Path(__file__).resolve().parent
+    command = [sys.executable, "-c", script, str(here), str(here.parent), "model", "--input", str(folder / "c.jsonl"), "--output", str(folder / "c.h5"),
+               "--workers", "2"]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not (folder / "c.h5.parts/000000.npz").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGTERM)
+    assert b"the same command continues" in process.communicate(timeout=30)[1] and process.returncode == 75
+    assert not (folder / "c.h5").exists()
+    run(folder)
+    assert (folder / "c.h5").read_bytes() == (folder / "whole.h5").read_bytes()
+
+
+def test_two_runs_do_not_share_an_output(folder, capsys):
+    with conversations.parts_folder(folder / "c.h5"):
+        with pytest.raises(SystemExit) as ended:
+            run(folder, {"messages": turns("q", "a")})
+        assert ended.value.code == 74 and "another run is making" in capsys.readouterr().err

@@ -1,0 +1,321 @@
+"""The tool with folders as Hugging Face has them. What transformers does with the same folder is the reference where it is installed."""
+
+import importlib.util
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import conversations
+import numpy as np
+import pytest
+from conversation_tokens import tokens_of
+from model_folder import FolderError, read_chat
+from picture_size import PictureSize
+from PIL import Image
+from sample_file import SampleError
+from sample_reader import read_samples
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|spare|>"]
+LINES = ["the cat sat on the mat and the dog sat on the cat", "what is this? a cat, a dog or a house?", "user\nassistant\nsystem\n\n\n"] * 4
+VL = """{%- for m in messages %}
+{{- '<|im_start|>' + m.role + '\n' }}
+{%- if m.content is string %}{{- m.content }}{% else %}
+{%- for part in m.content %}
+{%- if part.type == 'image' %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}{% else %}{{- part.text }}{% endif %}
+{%- endfor %}{% endif %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+# The parts of Qwen3's template that decide what is learned.
+THINKING = """{%- if tools %}{{- '<|im_start|>system\n' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}
+{%- set ns = namespace(last=messages|length - 1) %}
+{%- for m in messages[::-1] %}{%- set i = messages|length - 1 - loop.index0 %}{%- if m.role == 'user' and not ns.found %}
+{%- set ns.found = true %}{%- set ns.last = i %}{%- endif %}{%- endfor %}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}
+{%- if m.role == 'assistant' and loop.index0 > ns.last and (loop.last or m.reasoning_content) %}
+{{- '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' }}{%- endif %}{{- m.content }}
+{%- if m.tool_calls %}{%- for call in m.tool_calls %}{{- call | tojson }}{%- endfor %}{%- endif %}{{- '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}"""
+LLAMA = """{{- bos_token }}{% for m in messages %}{{- '<|im_start|>' + m['role'] + '<|im_end|>\n\n' + m['content'] | trim + eos_token }}{% endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant<|im_end|>\n\n' }}{% endif %}"""
+MARKED = """{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant
+{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}
+
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}{% endfor %}{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}"""
+PROCESSOR = {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 4, "merge_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+             "size": {"shortest_edge": 256, "longest_edge": 4096}}  # fmt: skip
+
+
+def turns(*texts):
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_json():
+    tokenizers = pytest.importorskip("tokenizers", reason="the Python package tokenizers is not installed")
+    pytest.importorskip("jinja2", reason="the Python package jinja2 is not installed")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"\s*[\r\n]+| ?\p{L}+|\s+|[^\s\p{L}]+"), "isolated")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=True)
+    tokenizer.normalizer = tokenizers.normalizers.NFC()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(LINES, tokenizers.trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet))
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    return tokenizer.to_str()
+
+
+@pytest.fixture
+def model(tmp_path, tokenizer_json):
+    """A function that writes a model folder and returns its path."""
+
+    def write(template=VL, config=None, processor=PROCESSOR, **tokenizer_config):
+        folder = tmp_path / "model"
+        folder.mkdir(exist_ok=True)
+        (folder / "tokenizer.json").write_text(tokenizer_json)
+        names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|endoftext|>", "eos_token": {"__type": "AddedToken", "content": "<|im_end|>"}}
+        (folder / "tokenizer_config.json").write_text(json.dumps({**names, **tokenizer_config}))
+        (folder / "chat_template.jinja").write_text(template)
+        if config is not None:
+            (folder / "config.json").write_text(json.dumps(config))
+        (folder / "preprocessor_config.json").unlink(missing_ok=True)
+        if processor:
+            (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+        return folder
+
+    return write
+
+
+def learned(messages, folder, tools=None, **options):
+    """The texts of the runs of tokens that are learned."""
+    chat = read_chat(folder, **options)
+    ids, answers = tokens_of(messages, tools, chat)
+    runs = re.findall("1+|0+", "".join(str(int(answer)) for answer in answers))
+    found, at = [], 0
+    for run in runs:
+        found += [chat.decode(ids[at : at + len(run)])] * (run[0] == "1")
+        at += len(run)
+    return found
+
+
+CONVERSATION = [{"role": "system", "content": "the mat"}, *turns("what is this?", "a cat", "näïve 🐱?", " \U0001f408 the dog\n\n x 🐱")]
+
+
+def test_answers_are_learned_with_each_kind_of_template(model):
+    for template in (VL, MARKED, LLAMA.replace("| trim", "")):
+        assert learned(CONVERSATION, model(template)) == ["a cat<|im_end|>", " \U0001f408 the dog\n\n x 🐱<|im_end|>"], template
+    folder = model(THINKING)
+    assert learned(CONVERSATION, folder) == ["a cat<|im_end|>", "<think>\n\n</think>\n\n \U0001f408 the dog\n\n x 🐱<|im_end|>"]
+    closed = {"template_variables": {"enable_thinking": False}}
+    assert learned(turns("a", "b", "c", "d"), folder, **closed) == ["b<|im_end|>", "d<|im_end|>"]
+    reasoned = [*turns("the", "b", "c"), {"role": "assistant", "content": "d", "reasoning_content": "the cat"}]
+    assert learned(reasoned, folder)[1] == "<think>\nthe cat\n</think>\n\nd<|im_end|>"
+
+
+def test_calls_of_tools_are_learned_and_their_results_are_not(model):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {"at": "mat"}}]}
+    messages = [*turns("the mat?"), call, {"role": "tool", "content": "a cat"}, {"role": "assistant", "content": "cat"}]
+    found = learned(messages, model(THINKING), tools=[{"name": "look"}])
+    assert found[0].endswith('{"name": "look", "arguments": {"at": "mat"}}<|im_end|>') and found[1].endswith("cat<|im_end|>")
+    assert len(found) == 2
+
+
+def test_tokens_that_cross_a_boundary_are_refused(model):
+    with pytest.raises(SampleError, match=r"messages\[1\]: its first characters merge .* remove white space"):
+        learned(turns("a", "\n\nb"), model())
+
+
+@pytest.mark.parametrize("template", [VL, THINKING, LLAMA, MARKED], ids=["vl", "thinking", "llama", "marked"])
+def test_tokens_and_marks_are_those_of_transformers(model, template):
+    transformers = pytest.importorskip("transformers", reason="the Python package transformers is not installed")
+    folder = model(template, extra_special_tokens={"image_token": "<|image_pad|>"})
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
+    for messages in (CONVERSATION, turns("the cat", "sat"), turns("a", "b", "c", "d\n", "e")):
+        if template == MARKED:
+            messages = [{**m, "content": m["content"].strip()} for m in messages]
+        ids, answers = tokens_of(messages, None, read_chat(folder))
+        marked = reference.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=template == MARKED)
+        assert ids == marked["input_ids"]
+        if template == MARKED:
+            assert [int(answer) for answer in answers] == marked["assistant_masks"]
+
+
+def test_pixels_are_those_of_transformers(tmp_path):
+    pytest.importorskip("transformers", reason="the Python package transformers is not installed")
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as reference
+
+    size = PictureSize.of_config(PROCESSOR)
+    processor = reference.Qwen2VLImageProcessorPil(**{k: v for k, v in PROCESSOR.items() if k != "image_processor_type"})
+    random = np.random.default_rng(3)
+    for height, width in ((40, 56), (9, 100), (3, 5), (200, 120)):
+        Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(tmp_path / "a.png")
+        pixels = size.load(tmp_path / "a.png", "a.png")
+        with Image.open(tmp_path / "a.png") as image:
+            found = processor(image, return_tensors="np")
+        h, w = (side // 4 for side in pixels.shape[:2])
+        assert found["image_grid_thw"].tolist() == [[1, h, w]]
+        blocks = (pixels / 127.5 - 1).reshape(h // 2, 2, 4, w // 2, 2, 4, 3).transpose(0, 3, 1, 4, 6, 2, 5).reshape(h * w, 3, 1, 16)
+        assert np.abs(np.repeat(blocks, 2, axis=2).reshape(h * w, -1) - found["pixel_values"]).max() < 1e-5
+    for height, width in random.integers(8, 3000, (300, 2)).tolist():
+        if max(height, width) < 200 * min(height, width):
+            wide = PictureSize(16, 2, 65536, 1 << 20)
+            assert wide.resized(height, width) == reference.smart_resize(height, width, 32, 65536, 1 << 20)
+
+
+def test_sizes_of_pictures_by_hand():
+    size = PictureSize(16, 2, 65536, 1 << 20)
+    assert size.resized(480, 640) == (480, 640)
+    assert size.resized(496, 528) == (512, 512)  # 15.5 and 16.5 blocks of 32: halves round to even
+    assert size.resized(100, 100) == (256, 256)
+    assert size.resized(3000, 2000) == (1248, 832)  # sqrt(6e6 / 2^20) = 2.392: 1254 and 836
+    assert size.tokens_of(480, 640) == 15 * 20
+    with pytest.raises(SampleError, match="more than 200 times"):
+        size.resized(1, 201)
+    with pytest.raises(SampleError, match="4128 x 32 pixels after scaling; at most 4096 .* --max-pixels"):
+        PictureSize(16, 2, 1024, 1 << 20).resized(32, 4128)
+
+
+def test_pictures_are_turned_as_the_camera_was_held(tmp_path):
+    picture = Image.new("RGB", (16, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "a.jpg", exif=exif)
+    assert PictureSize(4, 2, 64, 4096).load(tmp_path / "a.jpg", "a.jpg").shape == (16, 8, 3)
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"image_processor_type": "CLIPImageProcessor"}, "'CLIPImageProcessor' is not supported"),
+    ({"image_mean": [0.48, 0.46, 0.41]}, "image_mean .* is not supported"),
+    ({"do_resize": False}, "do_resize False"),
+    ({"patch_size": 0}, "must be positive"),
+    ({"min_pixels": 1 << 30}, "in this order"),
+])  # fmt: skip
+def test_other_image_processors_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        PictureSize.of_config({**PROCESSOR, **change})
+    assert PictureSize.of_config(PROCESSOR, most=1024).most == 1024
+
+
+def test_marker_and_vocabulary(model):
+    """SPECIAL and two more tokens end the vocabulary: <|image_pad|> is 4 before the last, <|spare|> 3."""
+    size = 280 + len(SPECIAL) + 2
+    assert (read_chat(model()).marker, read_chat(model()).vocabulary) == (size - 4, size)
+    padded = read_chat(model(config={"text_config": {"vocab_size": 512}, "image_token_id": size - 4}))
+    assert (padded.marker, padded.vocabulary) == (size - 4, 512) and padded.picture == PictureSize(4, 2, 256, 4096)
+    assert read_chat(model(), marker="<|spare|>").marker == size - 3
+    with pytest.raises(FolderError, match="no such token"):
+        read_chat(model(), marker="<|none|>")
+    with pytest.raises(FolderError, match="vocab_size of 20"):
+        read_chat(model(config={"vocab_size": 20}))
+
+
+def test_marker_of_a_model_of_text(model, tokenizer_json):
+    size = 280 + len(SPECIAL) + 2
+    folder = model(config={"vocab_size": size}, processor=None)
+    (folder / "tokenizer.json").write_text(tokenizer_json.replace("<|image_pad|>", "<|reserved|>"))
+    text = read_chat(folder)
+    assert (text.marker, text.vocabulary, text.picture) == (size - 3, size, None)  # the last special token that nothing uses
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 512}))
+    assert read_chat(folder).marker == size  # the first id that pads the vocabulary
+    (folder / "config.json").unlink()
+    assert (read_chat(folder).marker, read_chat(folder).vocabulary) == (size, size + 1)
+
+
+def test_incomplete_folders_are_refused(model):
+    folder = model()
+    (folder / "chat_template.jinja").write_text("{% if %}")
+    with pytest.raises(FolderError, match="chat template, line 1"):
+        read_chat(folder)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(FolderError, match="no chat template"):
+        read_chat(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": "default", "template": VL}]}))
+    assert learned(turns("a", "b"), folder) == ["b<|im_end|>"]
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(FolderError, match="tokenizer.json: "):
+        read_chat(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(FolderError, match="AutoTokenizer") as missing:
+        read_chat(folder)
+    assert missing.value.code == 66
+
+
+def test_added_tokens_of_the_configuration(model):
+    size = 280 + len(SPECIAL) + 2
+    chat = read_chat(model(added_tokens_decoder={str(size): {"content": "<|new|>", "special": True}}))
+    assert chat.special["<|new|>"] == size and b"<|new|>" in chat.tokenizer_json and chat.vocabulary == size + 1
+    with pytest.raises(FolderError, match="gives '<|new|>' the id 7"):
+        read_chat(model(added_tokens_decoder={"7": {"content": "<|new|>"}}))
+
+
+def test_a_continued_run_keeps_its_date(model, tmp_path):
+    folder = model(MARKED, processor=None)
+    (tmp_path / "c.jsonl").write_text(json.dumps({"messages": turns("a", "b")}) + "\n{")
+    arguments = [str(folder), "--input", str(tmp_path / "c.jsonl"), "--output", str(tmp_path / "c.h5"), "--workers", "1"]
+    with pytest.raises(SystemExit):
+        conversations.main([*arguments, "--date", "2020-02-29"])
+    conversations.main([*arguments, "--skip-errors"])
+    (sample,) = read_samples(tmp_path / "c.h5")
+    assert read_chat(folder).decode(list(sample.tokens)).endswith("29 Feb 2020")
+
+
+def test_parquet_gives_what_jsonl_gives(model, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the Python package pyarrow is not installed")
+    import pyarrow.parquet
+
+    folder, data = model(), io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(data, "png")
+    (tmp_path / "a.png").write_bytes(data.getvalue())
+
+    def rows(picture):
+        look = {"messages": [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": "?"}]},
+                             {"role": "assistant", "content": [{"type": "text", "text": "cat"}]}]}  # fmt: skip
+        return [look] + [{"messages": [{"role": r, "content": [{"type": "text", "text": f"{r} {n}"}]} for r in ("user", "assistant")]}
+                         for n in range(20)]  # fmt: skip
+
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, rows("a.png"))))
+    for name, picture in (("bytes", data.getvalue()), ("struct", {"bytes": data.getvalue(), "path": None}), ("path", "a.png")):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(picture)), tmp_path / f"{name}.parquet", row_group_size=8)
+    made = {}
+    for name in ("c.jsonl", "bytes.parquet", "struct.parquet", "path.parquet"):
+        conversations.main([str(folder), "--input", str(tmp_path / name), "--output", str(tmp_path / "c.h5"), "--workers", "2"])
+        made[name] = (tmp_path / "c.h5").read_bytes()
+    assert len(set(made.values())) == 1
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "bytes.parquet").read_bytes()[:-20])
+    with pytest.raises(SystemExit) as ended:
+        conversations.main([str(folder), "--input", str(tmp_path / "cut.parquet"), "--output", str(tmp_path / "d.h5")])
+    assert ended.value.code == 65 and not (tmp_path / "d.h5").exists()
+
+
+def test_the_command_of_the_documentation(model, tmp_path):
+    """docs/file_formats.md: its conversations by its command."""
+    root = Path(__file__).resolve().parents[3]
+    text = (root / "docs/file_formats.md").read_text(encoding="utf-8").split("### Conversations")[1].split("\n## ")[0]
+    (objects,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (command,) = re.findall(r"```\n(scripts/data/conversations.py .*?)```", text, re.DOTALL)
+    lines = [json.dumps(json.loads(item)) for item in re.split(r"\n(?=\{)", objects)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    Image.new("RGB", (64, 48)).save(tmp_path / "cat.png")
+    words = command.replace("\\\n", " ").split()
+    words[0], words[1] = str(root / words[0]), str(model())
+    made = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    counts = [int(n) for n in re.findall(r"h5: (\d+) conversations", made.stdout)]
+    assert sum(counts) == len(lines) == 3 and "100%" in made.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tokenizers") is not None, reason="tokenizers is installed")
+def test_says_which_packages_are_missing(tmp_path, capsys):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        conversations.main([str(tmp_path), "--input", "c.jsonl", "--output", str(tmp_path / "c.h5")])
+    assert ended.value.code == 69 and "pip install tokenizers jinja2" in capsys.readouterr().err
