@@ -109,9 +109,12 @@ def _rows_of_parquet(chunk):
         columns = [name for name in COLUMNS if name in file.schema_arrow.names]
         try:
             _last_group = chunk.path, chunk.group, file.read_row_group(chunk.group, columns=columns)
-        except OSError as error:
-            raise FolderError(f"{chunk.path}: row group {chunk.group}: {error}") from None
-    rows = _last_group[2].slice(chunk.begin, chunk.end - chunk.begin).to_pylist()
+        except (OSError, ValueError) as error:
+            raise FolderError(f"{chunk.path}: row group {chunk.group} is damaged: {error}") from None
+    try:
+        rows = _last_group[2].slice(chunk.begin, chunk.end - chunk.begin).to_pylist()
+    except ValueError as error:
+        raise FolderError(f"{chunk.path}: row group {chunk.group}: {error}") from None
     yield from enumerate(rows, start=chunk.first)
 
 

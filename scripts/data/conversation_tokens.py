@@ -24,11 +24,14 @@ def _strings(value, place):
 
 
 def refuse_special_tokens(value, place, special):
-    """Raises SampleError if a string within `value` contains a special token: it would end a turn or stand for a picture."""
+    """Raises SampleError if a string within `value` contains a special token: it would end a turn or stand for a picture. Half of a
+    surrogate pair, which JSON can hold, is refused as well."""
     pattern = re.compile("|".join(re.escape(token) for token in sorted([*special, BEGIN_ANSWER, END_ANSWER], key=len, reverse=True)))
     for where, text in _strings(value, place):
         if found := pattern.search(text):
             raise SampleError(f"{where} contains the special token {found[0]!r}, which only the chat template may write; remove it")
+        if found := re.search("[\ud800-\udfff]", text):
+            raise SampleError(f"{where} contains {found[0]!a}, which is half of a character")
 
 
 def tokens_of(messages, tools, chat):
@@ -90,7 +93,7 @@ def _begin(messages, i, tools, text, ids, chat):
     head = _render(chat, messages[:i], tools)
     prompt = _render(chat, messages[:i], tools, prompt=True)
     # A prompt may go on with what this answer lacks, such as <think>: then they agree up to there.
-    common = len(os.path.commonprefix([prompt, text]))
+    common = len(prompt) if text.startswith(prompt) else len(os.path.commonprefix([prompt, text]))
     if common < len(head):
         raise SampleError(f"messages[{i}]: the chat template renders the messages before it differently when more follow, so that the answer "
                           "cannot be located; split the conversation there, or use a template with {% generation %} (--chat-template)")  # fmt: skip

@@ -19,6 +19,7 @@ An interrupted run continues when the same command is given again. Until the end
 import argparse
 import datetime
 import fcntl
+import glob
 import json
 import multiprocessing
 import os
@@ -87,8 +88,8 @@ class Job:
         for line, row in rows_of(chunk):
             try:
                 ids, answers, pictures = sample_of(row, chunk.path.parent, self.chat)
-            except SampleError as error:
-                part.add_error(line, str(error))
+            except (SampleError, RecursionError) as error:
+                part.add_error(line, str(error) if isinstance(error, SampleError) else "lists or objects are nested too deeply")
                 errors += 1
                 continue
             grown = sum(self.chat.picture.tokens_of(*picture.shape[:2]) - 1 for picture in pictures)
@@ -286,6 +287,9 @@ def date_of(folder, options):
 def make(options, read=read_chat):
     """Makes the files that the options name; `read` returns the Chat of a folder."""
     with parts_folder(options.output) as folder:
+        for path in filter(None, (options.output, options.validation_output)):
+            for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # of a run that was killed while it wrote
+                partial.unlink()
         chat = read(options.folder, template=options.chat_template, template_variables=dict(options.template_variable), marker=options.marker,
                     limits=(options.min_pixels, options.max_pixels), date=date_of(folder, options))  # fmt: skip
         chunks = [chunk for path in options.input for chunk in chunks_of(path)]

@@ -199,6 +199,16 @@ def test_pictures_are_scaled_and_stand_in_order(folder, capsys):
     assert not (folder / "c.h5.parts").exists()
 
 
+def test_what_nothing_predicts_is_not_learned(folder):
+    """A picture in an answer, and an answer that begins the sample."""
+    def marked(messages, tools=None, prompt=False):
+        return "".join(BEGIN_ANSWER + text_of(m["content"]) + END_ANSWER for m in messages)
+
+    answer = [{"type": "text", "text": "ab"}, {"type": "image", "image": "b.png"}]
+    (sample,) = run(folder, {"messages": [{"role": "assistant", "content": answer}]}, chat=chat_of(marked, marks_answers=True))
+    assert decode(sample.tokens) == "ab" + PICTURE and list(sample.weights) == [0, 1, 1, 0, 1]
+
+
 def picture_row(source, **more):
     return {"messages": [{"role": "user", "content": [{"type": "image", **source}]}, {"role": "assistant", "content": "x"}], **more}
 
@@ -217,6 +227,8 @@ def picture_row(source, **more):
     (picture_row({"image": "broken.png"}), "broken.png: not a picture"),
     (picture_row({"image": "https://example.org/a.png"}), "download pictures first"),
     ({"messages": turns("a", "\nb")}, "messages[1]: its first characters merge"),
+    ({"messages": turns("a\ud800", "b")}, r"messages[0].content contains '\ud800', which is half of a character"),
+    pytest.param('{"messages": [{"role": "user", "content": "a", "extra": ' + "[" * 700 + "]" * 700 + "}]}", "nested too deeply", id="deep"),
     ({"messages": turns("a", chr(1 << 20))}, "outside the vocabulary of 1048576"),
 ])  # fmt: skip
 def test_bad_lines_are_named(folder, capsys, row, message):
@@ -327,8 +339,10 @@ def test_a_killed_run_continues(folder):
     os.kill(process.pid, signal.SIGTERM)
     assert b"the same command continues" in process.communicate(timeout=30)[1] and process.returncode == 75
     assert not (folder / "c.h5").exists()
+    (folder / ".c.h5.17.partial").write_bytes(b"of a run that was killed later")
     run(folder)
     assert (folder / "c.h5").read_bytes() == (folder / "whole.h5").read_bytes()
+    assert not list(folder.glob(".*"))
 
 
 def test_two_runs_do_not_share_an_output(folder, capsys):

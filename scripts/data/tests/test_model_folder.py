@@ -290,10 +290,13 @@ def test_parquet_gives_what_jsonl_gives(model, tmp_path):
         conversations.main([str(folder), "--input", str(tmp_path / name), "--output", str(tmp_path / "c.h5"), "--workers", "2"])
         made[name] = (tmp_path / "c.h5").read_bytes()
     assert len(set(made.values())) == 1
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "bytes.parquet").read_bytes()[:-20])
-    with pytest.raises(SystemExit) as ended:
-        conversations.main([str(folder), "--input", str(tmp_path / "cut.parquet"), "--output", str(tmp_path / "d.h5")])
-    assert ended.value.code == 65 and not (tmp_path / "d.h5").exists()
+    whole = bytearray((tmp_path / "bytes.parquet").read_bytes())
+    whole[4:400] = bytes(396)
+    for damaged in (whole, whole[:-20]):
+        (tmp_path / "damaged.parquet").write_bytes(damaged)
+        with pytest.raises(SystemExit) as ended:
+            conversations.main([str(folder), "--input", str(tmp_path / "damaged.parquet"), "--output", str(tmp_path / "d.h5")])
+        assert ended.value.code == 65 and not (tmp_path / "d.h5").exists()
 
 
 def test_the_command_of_the_documentation(model, tmp_path):
