@@ -42,7 +42,7 @@ from sample_parts import Part, PartWriter, has_key
 CHANNELS = 3
 PARTS_VERSION = 1  # raise it when the same input gives other samples
 MOST_ERRORS = 1000
-BAD_DATA, MISSING, FAILED, STOPPED = 65, 66, 74, 75
+USAGE, BAD_DATA, FAILED, STOPPED = 64, 65, 74, 75
 
 
 class Refused(Exception):
@@ -327,8 +327,13 @@ def _share(text):
     return value
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="model folder: tokenizer.json, tokenizer_config.json, config.json, and a chat template; "
                         "preprocessor_config.json or processor_config.json for pictures")  # fmt: skip
     parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSONL or Parquet files, in this order")

@@ -109,6 +109,11 @@ def test_a_template_that_marks_answers():
 
     found, text = learned(turns("a", "b", "c", "\nd"), marked, marks_answers=True)
     assert found == ["b", "\n\nd"] and text == chatml(turns("a", "b", "c", "\nd"))  # a token across the border counts, as in transformers
+
+    def ended(messages, tools=None, prompt=False):
+        return "".join(BEGIN_ANSWER * (m["role"] == "assistant") + m["content"] + END_ANSWER * (m["role"] == "assistant") + "\n" for m in messages)
+
+    assert learned(turns("a", "b\n", "c", "d"), ended, marks_answers=True)[0] == ["b\n\n", "d"]
     with pytest.raises(SampleError, match="enclose nothing"):
         learned(turns("a", "b"), chatml, marks_answers=True)
 
@@ -268,7 +273,7 @@ def test_equal_conversations_are_held_out_together(folder):
 
 def test_missing_inputs_and_wrong_usage(folder, capsys):
     for arguments, code in ((["--input", str(folder / "none.jsonl")], 66), (["--input", str(folder / "none.parquet")], None),
-                            (["--input", "c.jsonl", "--validation-share", "0.1"], 2), (["--input", "c.jsonl", "--too-long", "refuse"], 2)):  # fmt: skip
+                            (["--input", "c.jsonl", "--validation-share", "0.1"], 64), (["--input", "c.jsonl", "--too-long", "refuse"], 64)):  # fmt: skip
         with pytest.raises(SystemExit) as ended:
             conversations.main(["model", "--output", str(folder / "c.h5"), *arguments], read=lambda *_, **__: chat_of())
         assert ended.value.code == code or code is None and ended.value.code in (66, 69)
@@ -314,6 +319,7 @@ def test_a_corrected_line_and_other_settings_make_their_parts_again(folder, caps
     rows = many_rows(600)
     with pytest.raises(SystemExit):
         run(folder, *rows[:300], "{", *rows[301:])
+    assert "c.jsonl:301: not JSON" in capsys.readouterr().err
     run(folder, *rows, options=["--workers", "2"])
     assert "(344 of an earlier run)" in capsys.readouterr().err  # 256 and 88 of the three parts
     with pytest.raises(SystemExit):

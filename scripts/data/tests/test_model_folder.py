@@ -32,8 +32,8 @@ VL = """{%- for m in messages %}
 # The parts of Qwen3's template that decide what is learned.
 THINKING = """{%- if tools %}{{- '<|im_start|>system\n' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}
 {%- set ns = namespace(last=messages|length - 1) %}
-{%- for m in messages[::-1] %}{%- set i = messages|length - 1 - loop.index0 %}{%- if m.role == 'user' and not ns.found %}
-{%- set ns.found = true %}{%- set ns.last = i %}{%- endif %}{%- endfor %}
+{%- for m in messages[::-1] %}{%- set i = messages|length - 1 - loop.index0 %}{%- if m.role == 'user' %}{%- set ns.last = i %}
+{%- break %}{%- endif %}{%- endfor %}
 {%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}
 {%- if m.role == 'assistant' and loop.index0 > ns.last and (loop.last or m.reasoning_content) %}
 {{- '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' }}{%- endif %}{{- m.content }}
