@@ -104,7 +104,7 @@ def _begin(messages, i, tools, text, ids, ends, chat):
     common = len(prompt) if text.startswith(prompt) else len(os.path.commonprefix([prompt, text]))
     if common < len(head):
         raise SampleError(f"messages[{i}]: the chat template renders the messages before it differently when more follow, so that the answer "
-                          "cannot be located; split the conversation there, or use a template with {% generation %} (--chat-template)")  # fmt: skip
+                          "cannot be located; join answers that follow one another, or use a template with {% generation %} (--chat-template)")  # fmt: skip
     content = messages[i].get("content")
     if prompt == head and isinstance(content, str) and not text[common:].lstrip().startswith(content.strip()):
         raise SampleError(f"messages[{i}]: the chat template ignores add_generation_prompt, so that the answer cannot be located; use a "

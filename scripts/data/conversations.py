@@ -103,8 +103,9 @@ _job = None
 
 
 def _start_process():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process stops the others
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A signal to the whole group must reach the first process before the others are missing: it stops them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(2))
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: ends with the first process
@@ -329,6 +330,7 @@ def _share(text):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
+        self.print_usage(sys.stderr)
         self.exit(USAGE, f"{self.prog}: {message}\n")
 
 

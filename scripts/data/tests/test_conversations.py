@@ -330,7 +330,7 @@ def test_a_corrected_line_and_other_settings_make_their_parts_again(folder, caps
 
 
 def test_a_killed_run_continues(folder):
-    """Through the command line: killed by SIGTERM in the middle, with two processes, and continued."""
+    """Through the command line: SIGTERM in the middle to all of its processes, as a batch system sends it, and continued."""
     run(folder, *many_rows(1200), output="whole.h5")
     script = ("import sys, time; sys.path[:0] = sys.argv[1:3]; import conversations, test_conversations as t; make = conversations.Job.make\n"
               "def slow(self, number):\n    time.sleep(0.3 * (number > 1))\n    return make(self, number)\n"
@@ -338,11 +338,11 @@ def test_a_killed_run_continues(folder):
     here = Path(__file__).resolve().parent
     command = [sys.executable, "-c", script, str(here), str(here.parent), "model", "--input", str(folder / "c.jsonl"), "--output", str(folder / "c.h5"),
                "--workers", "2"]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
     deadline = time.monotonic() + 30
     while not (folder / "c.h5.parts/000000.npz").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
     assert b"the same command continues" in process.communicate(timeout=30)[1] and process.returncode == 75
     assert not (folder / "c.h5").exists()
     (folder / ".c.h5.17.partial").write_bytes(b"of a run that was killed later")
