@@ -40,6 +40,12 @@ ModelKeys read_config(std::string_view text, const std::string& path);
 /// Returns the tensors that hold a parameter of a model of a family with folders. Throws
 /// Error(broken_invariant) for an unknown parameter.
 std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter);
+/// The tensors of the embedding and of the output head. Of a tied pair a folder has the first, the second, or
+/// equal ones.
+struct TiedTensors {
+    std::string embedding, head;
+};
+TiedTensors tied_tensors(const model::ModelSpec& spec);
 /// Whether a model loads without this tensor of its folder, which holds nothing that it computes with.
 bool is_ignored(std::string_view tensor);
 

@@ -37,7 +37,7 @@ constexpr std::array<Names, 8> kOfLayer = {{
     {"mlp.down.weight", {{{"mlp.down_proj.weight"}}}},
 }};
 
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight", kHead = "lm_head.weight";
 
 std::int64_t rows_of(const model::ModelSpec& spec, Rows rows) {
     switch (rows) {
@@ -58,8 +58,7 @@ std::int64_t rows_of(const model::ModelSpec& spec, Rows rows) {
 std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter) {
     if (parameter == "embedding.weight") return {{std::string(kEmbedding), -1}};
     if (parameter == "norm.weight") return {{"model.norm.weight", -1}};
-    if (parameter == "head.weight")
-        return {{std::string(spec.tie_embeddings ? kEmbedding : "lm_head.weight"), -1}};
+    if (parameter == "head.weight") return {{std::string(spec.tie_embeddings ? kEmbedding : kHead), -1}};
     constexpr std::string_view kLayers = "layers.";
     if (parameter.starts_with(kLayers)) {
         const std::size_t end = parameter.find('.', kLayers.size());
@@ -75,6 +74,10 @@ std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view para
         }
     }
     MAESTRO_FAIL("no tensor of family {} holds {}", spec.family, parameter);
+}
+
+TiedTensors tied_tensors(const model::ModelSpec&) {
+    return {std::string(kEmbedding), std::string(kHead)};
 }
 
 bool is_ignored(std::string_view tensor) {

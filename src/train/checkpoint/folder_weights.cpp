@@ -14,20 +14,19 @@ namespace maestro::train {
 
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kHead = "lm_head.weight";
-
-/// Of a tied pair of embedding and head, a folder has the first, the second, or equal ones.
+/// The name of the tensor in this folder, which may have a tied head instead of the embedding.
 std::string name_in(const safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
                     const families::Piece& piece) {
-    const bool head_alone = spec.tie_embeddings && piece.tensor == kEmbedding && !folder.has(kEmbedding);
-    return head_alone && folder.has(kHead) ? kHead : piece.tensor;
+    const auto [embedding, head] = families::tied_tensors(spec);
+    const bool head_alone = spec.tie_embeddings && piece.tensor == embedding && !folder.has(embedding);
+    return head_alone && folder.has(head) ? head : piece.tensor;
 }
 
 /// Tools would untie unequal ones, each in its way.
 void check_tied(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec, Pulse& pulse) {
-    if (!spec.tie_embeddings || !folder.has(kEmbedding) || !folder.has(kHead)) return;
-    const auto embedding = folder.find(kEmbedding), head = folder.find(kHead);
+    const families::TiedTensors names = families::tied_tensors(spec);
+    if (!spec.tie_embeddings || !folder.has(names.embedding) || !folder.has(names.head)) return;
+    const auto embedding = folder.find(names.embedding), head = folder.find(names.head);
     constexpr std::int64_t kBlock = 1 << 18;
     std::vector<float> one(kBlock), other(kBlock);
     bool equal = embedding.tensor->shape == head.tensor->shape;
@@ -41,7 +40,7 @@ void check_tied(safetensors::SafetensorsFolder& folder, const model::ModelSpec& 
         throw Error(ExitCode::bad_data,
                     fmt::format("{}: \"{}\" differs from \"{}\", which config.json ties to it; set "
                                 "tie_word_embeddings to false there, or remove one of the two",
-                                head.file->path().string(), kHead, kEmbedding));
+                                head.file->path().string(), names.head, names.embedding));
 }
 
 /// The tensor, which has so many rows of a parameter of this shape.
@@ -111,7 +110,7 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
         if (!used.contains(entry.tensor) && !families::is_ignored(entry.tensor))
             others.push_back(entry.tensor);
     check_tied(folder, spec, pulse);
-    std::erase_if(others, [&](const std::string& name) { return spec.tie_embeddings && name == kHead; });
+    if (spec.tie_embeddings) std::erase(others, families::tied_tensors(spec).head);
     if (!others.empty())
         throw Error(ExitCode::bad_data,
                     fmt::format("{}: tensor \"{}\"{} is not part of a model of family {} with this "
