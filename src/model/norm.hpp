@@ -23,7 +23,7 @@ public:
     Statistics allocate(std::int64_t rows, DType type, backend::Arena& arena) const;
     /// y[T, C] from x[T, C].
     void forward(const Tensor& x, const Tensor& y, const Statistics& statistics) const;
-    /// dx[T, C] (+)= the gradient of x, and adds the gradients of the parameters. dx may be dy.
+    /// dx[T, C] (+)= the gradient of x, and adds the gradients of the parameters. dx is not dy.
     void backward(const Tensor& dy, const Tensor& x, const Statistics& statistics, const Tensor& dx,
                   bool accumulate, backend::Arena& scratch) const;
 

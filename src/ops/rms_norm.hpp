@@ -11,7 +11,7 @@ void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tenso
               double eps);
 /// dx[T, C] = the gradient of x, w * dy * rstd - x * rstd^3 * mean(w * dy * x), or dx += it with
 /// `accumulate`; dw[C], of the accumulation type, += the sum over rows of dy * x * rstd. dw is absent for
-/// frozen weights. dx may be dy.
+/// frozen weights. dx is not dy.
 void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& w,
                        const Tensor& rstd, const Tensor& dx, const Tensor& dw, bool accumulate,
                        backend::Arena& scratch);
