@@ -124,6 +124,17 @@ def export(space, ranks, *arguments, expect=0):
     return result
 
 
+def test_a_teacher_and_its_student_from_one_folder_agree(space, family):
+    """The divergence is 0, so that half of the loss is left: the teacher's head has reached the student's ranks."""
+    section = DECK[DECK.index("[[section]]"):].replace("[section.layout]\n", "")
+    teacher = section.replace('"text"', '"teacher"', 1) + 'mode = "forward"\n'
+    edge = '[[edge]]\nfrom = "teacher"\nto = "text"\ntensor = "hidden"\n'
+    (space.path / "deck.toml").write_text(DECK[:DECK.index("[[section]]")] + teacher + section + edge)
+    train(space, 3, "distilled", ["dp=1"], ["train.steps=1", "section.text.layout.tp=2", "section.text.distill.alpha=0.5"])
+    expected = Safetensors(FAMILIES / family / "reference.safetensors")["loss"]
+    assert relative(space.losses("distilled"), [expected / 2]) <= 1e-6
+
+
 def test_an_imported_deck_trains(space, family):
     result = mpirun(1, "import", "model", "--out", "imported.toml", cwd=space.path)
     assert result.returncode == 0, result.stderr
