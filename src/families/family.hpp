@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/shard.hpp"
 #include "model/module.hpp"
 
 namespace maestro::families {
@@ -37,9 +39,13 @@ const Family* find_family(std::string_view name);
 /// type.
 ModelKeys read_config(std::string_view text, const std::string& path);
 
-/// Returns the tensors that hold a parameter of a model of a family with folders. Throws
+/// Returns the tensors that hold a parameter of so many rows, of a model of a family with folders. Throws
 /// Error(broken_invariant) for an unknown parameter.
-std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter);
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter, std::int64_t rows);
+/// Divides elements of a parameter [rows, columns] among its pieces. Returns, by piece, extents whose
+/// `logical` counts the elements of the piece's tensor; `local` remains as it is.
+std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,
+                                                  std::span<const Extent> extents);
 /// The tensors of the embedding and of the output head. Of a tied pair a folder has the first, the second, or
 /// equal ones.
 struct TiedTensors {

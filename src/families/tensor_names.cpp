@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "base/check.hpp"
 #include "families/family.hpp"
@@ -39,7 +39,7 @@ constexpr std::array<Names, 8> kOfLayer = {{
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight", kHead = "lm_head.weight";
 
-std::int64_t rows_of(const model::ModelSpec& spec, Rows rows) {
+std::int64_t rows_of(const model::ModelSpec& spec, Rows rows, std::int64_t all) {
     switch (rows) {
         case Rows::queries:
             return std::int64_t{spec.heads} * spec.head_dim;
@@ -50,15 +50,15 @@ std::int64_t rows_of(const model::ModelSpec& spec, Rows rows) {
         case Rows::all:
             break;
     }
-    return -1;
+    return all;
 }
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter) {
-    if (parameter == "embedding.weight") return {{std::string(kEmbedding), -1}};
-    if (parameter == "norm.weight") return {{"model.norm.weight", -1}};
-    if (parameter == "head.weight") return {{std::string(spec.tie_embeddings ? kEmbedding : kHead), -1}};
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter, std::int64_t rows) {
+    if (parameter == "embedding.weight") return {{std::string(kEmbedding), rows}};
+    if (parameter == "norm.weight") return {{"model.norm.weight", rows}};
+    if (parameter == "head.weight") return {{std::string(spec.tie_embeddings ? kEmbedding : kHead), rows}};
     constexpr std::string_view kLayers = "layers.";
     if (parameter.starts_with(kLayers)) {
         const std::size_t end = parameter.find('.', kLayers.size());
@@ -69,11 +69,28 @@ std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view para
             std::vector<Piece> pieces;
             for (const Part& part : names.parts)
                 if (!part.tensor.empty())
-                    pieces.push_back({fmt::format("{}{}", prefix, part.tensor), rows_of(spec, part.rows)});
+                    pieces.push_back(
+                        {fmt::format("{}{}", prefix, part.tensor), rows_of(spec, part.rows, rows)});
             return pieces;
         }
     }
     MAESTRO_FAIL("no tensor of family {} holds {}", spec.family, parameter);
+}
+
+std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,
+                                                  std::span<const Extent> extents) {
+    std::vector<std::vector<Extent>> by_piece;
+    std::int64_t begin = 0;  // the first element of the piece in the parameter
+    for (const Piece& piece : pieces) {
+        const std::int64_t end = begin + piece.rows * columns;
+        std::vector<Extent>& held = by_piece.emplace_back();
+        for (const Extent& e : extents) {
+            const std::int64_t from = std::max(e.logical, begin), to = std::min(e.logical + e.count, end);
+            if (from < to) held.push_back({from - begin, e.local + from - e.logical, to - from});
+        }
+        begin = end;
+    }
+    return by_piece;
 }
 
 TiedTensors tied_tensors(const model::ModelSpec&) {

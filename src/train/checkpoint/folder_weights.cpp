@@ -49,7 +49,7 @@ safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder&
                                                  const std::vector<std::int64_t>& shape) {
     const auto found = folder.find(name_in(folder, spec, piece));
     std::vector<std::int64_t> expected = shape;
-    if (piece.rows >= 0) expected[0] = piece.rows;
+    expected[0] = piece.rows;
     if (found.tensor->shape != expected)
         throw Error(ExitCode::bad_data,
                     fmt::format("{}: tensor \"{}\" has the shape [{}], but by config.json [{}]; "
@@ -63,23 +63,15 @@ safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder&
 void read_block(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
                 const std::string& source, const parallel::Parameter& p, Range block, float* values,
                 Pulse& pulse) {
-    const std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
-    const std::int64_t columns = p.shape.size() == 2 ? p.shape[1] : 1;
-    std::int64_t begin = 0;  // the first element of the piece in the parameter
-    for (const families::Piece& piece : families::pieces_of(spec, source)) {
-        const std::int64_t end = begin + (piece.rows < 0 ? p.shape[0] : piece.rows) * columns;
-        std::vector<Extent> parts;
-        for (const Extent& e : extents) {
-            const std::int64_t from = std::max(e.logical, begin), to = std::min(e.logical + e.count, end);
-            if (from < to)
-                parts.push_back({from - begin, e.local + from - e.logical - block.begin, to - from});
-        }
-        if (!parts.empty()) {
-            const auto found = find_piece(folder, spec, piece, p.shape);
-            pulse.doing(fmt::format("reading {} of {}", piece.tensor, folder.path().string()));
-            found.file->read(*found.tensor, parts, values, pulse);
-        }
-        begin = end;
+    std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
+    for (Extent& e : extents) e.local -= block.begin;
+    const std::vector<families::Piece> pieces = families::pieces_of(spec, source, p.shape[0]);
+    const auto by_piece = families::extents_by_piece(pieces, whole(p.shape).columns.size(), extents);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        if (by_piece[i].empty()) continue;
+        const auto found = find_piece(folder, spec, pieces[i], p.shape);
+        pulse.doing(fmt::format("reading {} of {}", pieces[i].tensor, folder.path().string()));
+        found.file->read(*found.tensor, by_piece[i], values, pulse);
     }
 }
 
@@ -101,7 +93,7 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
     folder.open_all();
     std::set<std::string, std::less<>> used;
     for (const auto& [name, shape] : parameters_of(spec))
-        for (const families::Piece& piece : families::pieces_of(spec, name)) {
+        for (const families::Piece& piece : families::pieces_of(spec, name, shape[0])) {
             find_piece(folder, spec, piece, shape);
             used.insert(name_in(folder, spec, piece));
         }

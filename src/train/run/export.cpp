@@ -50,10 +50,6 @@ struct Source {
     std::vector<std::int64_t> shape;
     std::vector<families::Piece> pieces;
     std::size_t first_tensor;  ///< of the layout: that of the first piece
-    std::int64_t columns() const { return shape.size() == 2 ? shape[1] : 1; }
-    std::int64_t rows_of(const families::Piece& piece) const {
-        return piece.rows < 0 ? shape[0] : piece.rows;
-    }
 };
 
 /// Element types as in the folder that the section started from, else bf16.
@@ -75,15 +71,11 @@ void write_part(const comm::Communicator& world, const io::SectionReader& stored
             pulse.doing("exporting " + source.name);
             const std::vector<float> values =
                 stored.read(source.name, source.shape, io::Stored::weight, all, block);
-            std::int64_t begin = 0;
-            for (std::size_t i = 0; i < source.pieces.size(); ++i) {
-                const std::int64_t end = begin + source.rows_of(source.pieces[i]) * source.columns();
-                const Range held{std::max(block.begin, begin), std::min(block.end, end)};
-                const Extent extent{held.begin - begin, held.begin - block.begin, held.size()};
-                if (held.size() > 0)
-                    writer.write(source.first_tensor + i, std::span(&extent, 1), values.data());
-                begin = end;
-            }
+            const Extent extent{block.begin, 0, block.size()};
+            const auto by_piece =
+                families::extents_by_piece(source.pieces, all.columns.size(), std::span(&extent, 1));
+            for (std::size_t i = 0; i < by_piece.size(); ++i)
+                if (!by_piece[i].empty()) writer.write(source.first_tensor + i, by_piece[i], values.data());
         }
     }
     writer.sync();
@@ -120,8 +112,7 @@ void run_export(const comm::Communicator& world, const config::CommandLine& line
                                 section, spec.family),
                     Scope::all_ranks);
 
-    const bool known = fs::exists(fs::path(weights) / "config.json");
-    if (!known)
+    if (!fs::exists(fs::path(weights) / "config.json"))
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: the folder that section {} started from is missing; its config.json "
                                 "and tokenizer belong to the export. Run from the directory of the training, "
@@ -132,10 +123,10 @@ void run_export(const comm::Communicator& world, const config::CommandLine& line
     std::vector<Source> sources;
     std::vector<safetensors::TensorSpec> tensors;
     for (const auto& [name, shape] : parameters_of(spec)) {
-        Source source{name, shape, families::pieces_of(spec, name), tensors.size()};
+        Source source{name, shape, families::pieces_of(spec, name, shape[0]), tensors.size()};
         for (const families::Piece& piece : source.pieces) {
             std::vector<std::int64_t> piece_shape = shape;
-            piece_shape[0] = source.rows_of(piece);
+            piece_shape[0] = piece.rows;
             tensors.push_back({piece.tensor, type_of(from, piece.tensor), piece_shape});
         }
         sources.push_back(std::move(source));

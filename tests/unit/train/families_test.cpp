@@ -112,7 +112,7 @@ TEST_P(Folder, GivesTheLossAndEveryGradientOfTransformers) {
         std::vector<double> found(static_cast<std::size_t>(p.size()));
         backend->download(p.gradient, found.data());
         auto at = found.begin();
-        for (const families::Piece& piece : families::pieces_of(spec, p.name)) {
+        for (const families::Piece& piece : families::pieces_of(spec, p.name, p.shape[0])) {
             const auto expected = reference.read<double>("gradient." + piece.tensor);
             ASSERT_LE(expected.size(), static_cast<std::size_t>(found.end() - at)) << piece.tensor;
             double norm = 0, difference = 0;
