@@ -14,12 +14,7 @@ Range shifted(const Range& range, std::int64_t by) {
     return {range.begin + by, range.end + by};
 }
 
-Tensor weight_of(const parallel::Parameter* parameter) {
-    return parameter ? parameter->weight : Tensor{};
-}
-Tensor gradient_of(const parallel::Parameter* parameter) {
-    return parameter ? parameter->gradient : Tensor{};
-}
+using parallel::gradient_of, parallel::weight_of;
 
 }  // namespace
 

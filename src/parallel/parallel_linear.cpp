@@ -15,7 +15,7 @@ void ColumnParallelLinear::forward(const Tensor& input, const Tensor& output,
 }
 
 void ColumnParallelLinear::forward_gathered(const Tensor& rows, const Tensor& output) const {
-    ops::linear(backend_, rows, weight_->weight, output, bias_ ? bias_->weight : Tensor{});
+    ops::linear(backend_, rows, weight_->weight, output, weight_of(bias_));
 }
 
 void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input, const Tensor& d_input,

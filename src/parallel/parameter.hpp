@@ -44,4 +44,12 @@ struct Parameter {
     std::int64_t size() const { return shard.size(); }  ///< elements held by this rank
 };
 
+/// Of a parameter that a model may lack: absent where it is null.
+inline Tensor weight_of(const Parameter* parameter) {
+    return parameter ? parameter->weight : Tensor{};
+}
+inline Tensor gradient_of(const Parameter* parameter) {
+    return parameter ? parameter->gradient : Tensor{};
+}
+
 }  // namespace maestro::parallel
