@@ -1,6 +1,7 @@
 // GPU implementation of ops/patchify.hpp.
 #pragma once
 
+#include "base/patch_order.hpp"
 #include "base/stream.hpp"
 #include "kernels/array.hpp"
 
@@ -8,7 +9,7 @@ namespace maestro::kernels {
 
 /// Patches from number `first` on. Pixel values become [-1, 1].
 void patchify(Stream stream, const Array& pixels, std::int64_t height, std::int64_t width,
-              std::int64_t channels, std::int64_t patch, std::int64_t merge, std::int64_t first,
-              const Array& patches);
+              std::int64_t channels, std::int64_t patch, std::int64_t merge, PatchOrder order,
+              std::int64_t first, const Array& patches);
 
 }  // namespace maestro::kernels

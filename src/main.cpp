@@ -75,7 +75,9 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     config::Deck deck = config::parse_deck(  // 3. the deck
         text, line.deck, line.set, line.command, times,
         [&](const config::Deck& read, bool sound) { return workload::check_scenario(read, times, sound); },
-        [&](const std::string& weights) { return train::folder_keys(world, weights); });
+        [&](const std::string& weights, const std::string& kind) {
+            return train::folder_keys(world, weights, kind);
+        });
     for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "base/error.hpp"
@@ -176,7 +177,7 @@ void DeckReader::complete_models(Deck& deck) {
     if (!folder_keys_ || !needs_.models) return;
     for (Section& s : deck.sections) {
         if (s.weights.empty() || !deck.models.contains(s.model)) continue;
-        const auto keys = folder_keys_(s.weights);
+        const auto keys = folder_keys_(s.weights, deck.models.at(s.model).kind);
         if (!keys) continue;
         s.from_folder = true;
         for (const auto& [key, value] : *keys)
@@ -205,8 +206,22 @@ void DeckReader::finish_models(Deck& deck) {
         const int unit = m.kind == "vision" ? 4 : 2;
         if (m.head_dim < unit || m.head_dim % unit != 0)
             fail_at(key + "head_dim", fmt::format("{} is not a multiple of {}", m.head_dim, unit));
-        if (m.kind == "vision" && m.family != "maestro")
-            fail_at(key + "family", fmt::format("'{}' has no vision model; allowed: maestro", m.family));
+        if (m.kind == "vision" && m.family != "maestro" && m.family != "qwen3_vl")
+            fail_at(key + "family",
+                    fmt::format("'{}' has no vision model; allowed: maestro, qwen3_vl", m.family));
+        const auto& sections = m.rope_sections;
+        if (!sections.empty() &&
+            (sections.size() != 3 || std::accumulate(sections.begin(), sections.end(), 0) != m.head_dim / 2))
+            fail_at(key + "rope_sections",
+                    fmt::format("[{}] are no three numbers that add up to half of head_dim, {}",
+                                fmt::join(sections, ", "), m.head_dim / 2));
+        const auto& deepstack = m.deepstack;
+        if (std::adjacent_find(deepstack.begin(), deepstack.end(), std::greater_equal<>()) !=
+                deepstack.end() ||
+            (!deepstack.empty() && deepstack.back() >= m.layers))
+            fail_at(key + "deepstack",
+                    fmt::format("[{}] are no ascending numbers of layers; allowed: 0 to {}",
+                                fmt::join(deepstack, ", "), m.layers - 1));
         if (m.kind == "language" && m.vocabulary == 0)
             fail_at(key + "vocabulary", "missing; required for a language model");
     }
@@ -268,8 +283,10 @@ Model model_of(const std::map<std::string, std::string>& settings, const std::st
     const std::string prefix = "model." + name + ".";
     TableReader reader("the checkpoint");
     reader.fill({}, prefix, keys_of(model));
+    std::map<std::string, std::string> defaults = reader.defaults();
     for (const auto& [key, value] : settings)
-        if (key.starts_with(prefix)) reader.complete(key, value, "the checkpoint");
+        // A default may be outside of what a deck may say, as the vocabulary of a vision model.
+        if (key.starts_with(prefix) && defaults[key] != value) reader.complete(key, value, "the checkpoint");
     if (!reader.errors().empty())
         throw Error(ExitCode::bad_data, fmt::format("{}", fmt::join(reader.errors(), "\n")),
                     Scope::all_ranks);

@@ -69,7 +69,9 @@ struct Model {
     double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4,
            rope_original_length = 8192;
     bool tie_embeddings = true;
-    std::int64_t patch = 8, merge = 1, channels = 1;
+    std::vector<int> rope_sections;
+    std::int64_t patch = 8, merge = 1, channels = 1, output_width = 0, position_table = 0;
+    std::vector<int> deepstack;
 };
 struct Distill {
     double alpha = 0.5, temperature = 1;
@@ -114,10 +116,10 @@ struct Deck {
 /// error so far; otherwise the check leaves out what could follow from one.
 using DeckCheck = std::function<std::vector<graph::Refusal>(const Deck& deck, bool sound)>;
 
-/// Returns the keys of [model.NAME] that the folder of a published model determines, or nothing if `weights`,
-/// the value of a section's key, names no such folder. May throw.
-using FolderKeys =
-    std::function<std::optional<std::map<std::string, std::string>>(const std::string& weights)>;
+/// Returns the keys of [model.NAME] that the folder of a published model determines for a model of `kind`, or
+/// nothing if `weights`, the value of a section's key, names no such folder. May throw.
+using FolderKeys = std::function<std::optional<std::map<std::string, std::string>>(const std::string& weights,
+                                                                                   const std::string& kind)>;
 
 /// Checks every key by itself and against related keys, and then by `check`, if there is one. `path` is named
 /// in errors; `overrides` are the "KEY=VALUE" of --set. Throws Error(bad_deck, all_ranks) with all errors, a

@@ -87,7 +87,7 @@ std::vector<Key> keys_of(Schedule& s) {
 }
 std::vector<Key> keys_of(Model& m) {
     return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
-            {"family", &m.family, false, 0, 0, {"maestro", "llama", "qwen3"}},
+            {"family", &m.family, false, 0, 0, {"maestro", "llama", "qwen3", "qwen3_vl"}},
             {"layers", &m.layers, true, 1, 1000},
             {"width", &m.width, true, 1, kSize},
             {"heads", &m.heads, true, 1, 4096},
@@ -100,11 +100,15 @@ std::vector<Key> keys_of(Model& m) {
             {"rope_low_frequency_factor", &m.rope_low_frequency_factor, false, 0, 1e6},
             {"rope_high_frequency_factor", &m.rope_high_frequency_factor, false, 0, 1e6},
             {"rope_original_length", &m.rope_original_length, false, 1, 1e9},
+            {"rope_sections", &m.rope_sections, false, 0, 128},
             {"norm_eps", &m.norm_eps, false, 0, 1},
             {"tie_embeddings", &m.tie_embeddings},
             {"patch", &m.patch, false, 1, 256},
             {"merge", &m.merge, false, 1, 16},
-            {"channels", &m.channels, false, 1, 16}};
+            {"channels", &m.channels, false, 1, 16},
+            {"output_width", &m.output_width, false, 0, kSize},
+            {"position_table", &m.position_table, false, 0, 4096},
+            {"deepstack", &m.deepstack, false, 0, 1000}};
 }
 std::vector<Key> keys_of(Section& s, const Needs& needs) {
     return {{"name", &s.name, true},

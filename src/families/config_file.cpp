@@ -1,6 +1,7 @@
 // config.json, as transformers 4 and 5 write it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -71,12 +72,12 @@ private:
 };
 
 /// Refuses what would make the model another one than Maestro computes.
-void check_built(const Object& config) {
+void check_built(const Object& config, std::string_view activation) {
     if (config.find("quantization_config"))
         config.refuse("quantization_config", "quantized weights are not built; use the unquantized model");
     if (config.find("auto_map")) config.refuse("auto_map", "a model with code of its publisher is not built");
-    if (const std::string act = config.text("hidden_act", "silu"); act != "silu")
-        config.refuse("hidden_act", fmt::format("'{}' is not built; allowed: silu", act));
+    if (const std::string act = config.text("hidden_act", std::string(activation)); act != activation)
+        config.refuse("hidden_act", fmt::format("'{}' is not built; allowed: {}", act, activation));
     for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"})
         if (config.flag(key, false)) config.refuse(key, "true is not built; allowed: false");
     if (config.number("attention_dropout", 0) != 0)
@@ -90,6 +91,16 @@ void check_built(const Object& config) {
 
 std::string text_of(double value) {
     return fmt::format("{}", value);
+}
+
+/// The member, a list of whole numbers, as text.
+std::string list_of(const Object& object, const std::string& key) {
+    const Json* const list = object.find(key);
+    if (!list) object.refuse(key, "is missing");
+    const auto fits = [](const Json& n) { return n.is_number_unsigned() && n.get<std::uint64_t>() <= 1000; };
+    if (!list->is_array() || list->size() > 1000 || !std::all_of(list->begin(), list->end(), fits))
+        object.refuse(key, "has to be a list of whole numbers");
+    return list->dump();
 }
 
 /// `rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` of 4.
@@ -109,9 +120,59 @@ void read_rope(const Object& config, ModelKeys& keys) {
     }
 }
 
-}  // namespace
+/// By which positions the pairs of channels rotate (Qwen3-VL).
+void read_rope_sections(const Object& config, ModelKeys& keys) {
+    const Object rope = config.object(config.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
+    if (!rope.flag("mrope_interleaved", false))
+        rope.refuse("mrope_interleaved", "false is not built; allowed: true");
+    keys["rope_sections"] = list_of(rope, "mrope_section");
+}
 
-ModelKeys read_config(std::string_view text, const std::string& path) {
+/// The keys of a language model, from `config`, its part of the file.
+void read_language(const Object& config, const Family& family, bool tied, ModelKeys& keys) {
+    check_built(config, "silu");
+    const std::int64_t heads = config.count("num_attention_heads"), width = config.count("hidden_size");
+    if (heads == 0) config.refuse("num_attention_heads", "has to be at least 1");
+    keys["width"] = std::to_string(width);
+    keys["heads"] = std::to_string(heads);
+    keys["layers"] = std::to_string(config.count("num_hidden_layers"));
+    keys["kv_heads"] = std::to_string(config.count("num_key_value_heads", heads));
+    keys["head_dim"] = std::to_string(config.count("head_dim", family.name == "llama" ? width / heads : 128));
+    keys["mlp"] = std::to_string(config.count("intermediate_size"));
+    keys["vocabulary"] = std::to_string(config.count("vocab_size"));
+    keys["norm_eps"] = text_of(config.number("rms_norm_eps", 1e-6));
+    keys["tie_embeddings"] = tied ? "true" : "false";
+    read_rope(config, keys);
+    if (family.has_vision()) read_rope_sections(config, keys);
+}
+
+/// The keys of a vision model, from `config`, its part of the file.
+void read_vision(const Object& config, ModelKeys& keys) {
+    check_built(config, "gelu_pytorch_tanh");
+    const std::int64_t heads = config.count("num_heads"), width = config.count("hidden_size"),
+                       positions = config.count("num_position_embeddings");
+    if (heads == 0) config.refuse("num_heads", "has to be at least 1");
+    const auto side = static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(positions))));
+    if (side * side != positions) config.refuse("num_position_embeddings", "has to be a square");
+    if (config.count("temporal_patch_size", 2) != 2) config.refuse("temporal_patch_size", "only 2 is built");
+    keys["width"] = std::to_string(width);
+    keys["heads"] = keys["kv_heads"] = std::to_string(heads);
+    keys["layers"] = std::to_string(config.count("depth"));
+    keys["head_dim"] = std::to_string(width / heads);
+    keys["mlp"] = std::to_string(config.count("intermediate_size"));
+    keys["patch"] = std::to_string(config.count("patch_size"));
+    keys["merge"] = std::to_string(config.count("spatial_merge_size"));
+    keys["channels"] = std::to_string(config.count("in_channels", 3));
+    keys["output_width"] = std::to_string(config.count("out_hidden_size"));
+    keys["position_table"] = std::to_string(side);
+    keys["deepstack"] = list_of(config, "deepstack_visual_indexes");
+    const Object rope = config.object("rope_parameters");
+    keys["rope_theta"] = text_of(rope.number("rope_theta", 10000));
+    keys["norm_eps"] = "1e-06";
+}
+
+/// What every configuration has: an object of a family that is built.
+std::pair<Object, const Family*> read_root(std::string_view text, const std::string& path) {
     const Json root = Json::parse(text, nullptr, false);
     if (!root.is_object())
         throw Error(ExitCode::bad_data,
@@ -121,24 +182,30 @@ ModelKeys read_config(std::string_view text, const std::string& path) {
     const std::string type = config.text("model_type", "");
     const Family* const family = find_family(type);
     if (!family || family->model_type.empty())
-        config.refuse("model_type", fmt::format("'{}' is not built; allowed: llama, qwen3", type));
-    check_built(config);
-    const std::int64_t heads = config.count("num_attention_heads"), width = config.count("hidden_size");
-    if (heads == 0) config.refuse("num_attention_heads", "has to be at least 1");
-    const bool qwen3 = family->name == "qwen3";
+        config.refuse("model_type", fmt::format("'{}' is not built; allowed: llama, qwen3, qwen3_vl", type));
+    return {config, family};
+}
+
+}  // namespace
+
+ModelKeys read_config(std::string_view text, const std::string& path, std::string_view kind) {
+    const auto [config, family] = read_root(text, path);
     ModelKeys keys;
-    keys["kind"] = "language";
     keys["family"] = family->name;
-    keys["width"] = std::to_string(width);
-    keys["heads"] = std::to_string(heads);
-    keys["layers"] = std::to_string(config.count("num_hidden_layers"));
-    keys["kv_heads"] = std::to_string(config.count("num_key_value_heads", heads));
-    keys["head_dim"] = std::to_string(config.count("head_dim", qwen3 ? 128 : width / heads));
-    keys["mlp"] = std::to_string(config.count("intermediate_size"));
-    keys["vocabulary"] = std::to_string(config.count("vocab_size"));
-    keys["norm_eps"] = text_of(config.number("rms_norm_eps", 1e-6));
-    keys["tie_embeddings"] = config.flag("tie_word_embeddings", false) ? "true" : "false";
-    read_rope(config, keys);
+    const bool vision = family->has_vision() && kind == "vision";
+    keys["kind"] = vision ? "vision" : "language";
+    if (vision) {
+        check_built(config, "silu");
+        read_vision(config.object("vision_config"), keys);
+        return keys;
+    }
+    const bool tied = config.flag("tie_word_embeddings", false);
+    if (family->has_vision()) {
+        check_built(config, "silu");
+        read_language(config.object("text_config"), *family, tied, keys);
+    } else {
+        read_language(config, *family, tied, keys);
+    }
     return keys;
 }
 

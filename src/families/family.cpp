@@ -12,10 +12,20 @@ using model::LayerForm;
 constexpr LayerForm kQwen3{};
 constexpr LayerForm kLlama{.head_norm = false};
 
-constexpr std::array<Family, 3> kFamilies = {{
+constexpr LayerForm kQwen3Tower{
+    .norm = LayerForm::Norm::layer, .mlp = LayerForm::Mlp::gelu, .bias = true, .head_norm = false};
+
+constexpr std::array<Family, 4> kFamilies = {{
     {"maestro", "", kQwen3, kQwen3},
     {"llama", "llama", kLlama, {}},
     {"qwen3", "qwen3", kQwen3, {}},
+    {.name = "qwen3_vl",
+     .model_type = "qwen3_vl",
+     .language = kQwen3,
+     .vision = kQwen3Tower,
+     .vision_form = {.patches = PatchOrder::film, .wide_merger = true, .exact_gelu = true},
+     .language_prefix = "model.language_model.",
+     .vision_prefix = "model.visual."},
 }};
 
 }  // namespace

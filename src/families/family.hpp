@@ -21,37 +21,46 @@ using ModelKeys = std::map<std::string, std::string>;
 /// Rows of a parameter and the tensor of a folder that consists of them. The pieces of a parameter cover its
 /// rows in order.
 struct Piece {
-    std::string tensor;  ///< "model.layers.0.self_attn.q_proj.weight"
-    std::int64_t rows = 0;
+    std::string tensor;               ///< "model.layers.0.self_attn.q_proj.weight"
+    std::vector<std::int64_t> shape;  ///< of the tensor; its first dimension are the rows
+    std::int64_t rows() const { return shape.front(); }
 };
 
 struct Family {
     std::string_view name;        ///< model.NAME.family
     std::string_view model_type;  ///< in config.json; empty: this program's models, which have no folder
     model::LayerForm language, vision;
+    model::VisionForm vision_form = {};
+    std::string_view language_prefix = "model.", vision_prefix = {};  ///< of tensors; empty: no such model
+
+    bool has_vision() const { return model_type.empty() || !vision_prefix.empty(); }
 };
 
 /// Null where there is none of this name.
 const Family* find_family(std::string_view name);
 
-/// Returns the keys that the text of FOLDER/config.json determines; `path` is named in errors. Throws
+/// Returns the keys that the text of FOLDER/config.json determines; `path` is named in errors. Where the
+/// folder has models of several kinds, they are those of the model of `kind`, "language" or "vision". Throws
 /// Error(bad_data, all_ranks) for a model that is not built, and for values that are missing or of the wrong
 /// type.
-ModelKeys read_config(std::string_view text, const std::string& path);
+ModelKeys read_config(std::string_view text, const std::string& path, std::string_view kind);
 
-/// Returns the tensors that hold a parameter of so many rows, of a model of a family with folders. Throws
+/// Returns the tensors that hold a parameter of this shape, of a model of a family with folders. Throws
 /// Error(broken_invariant) for an unknown parameter.
-std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter, std::int64_t rows);
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter,
+                             const std::vector<std::int64_t>& shape);
 /// Divides elements of a parameter [rows, columns] among its pieces. Returns, by piece, extents whose
 /// `logical` counts the elements of the piece's tensor; `local` remains as it is.
 std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,
                                                   std::span<const Extent> extents);
-/// The tensors of the embedding and of the output head. Of a tied pair a folder has the first, the second, or
-/// equal ones.
+/// The tensors of the embedding and of the output head, of a language model; empty otherwise. Of a tied pair
+/// a folder has the first, the second, or equal ones.
 struct TiedTensors {
     std::string embedding, head;
 };
 TiedTensors tied_tensors(const model::ModelSpec& spec);
+/// Whether this tensor belongs to the folder's model of the other kind.
+bool is_of_other_kind(const model::ModelSpec& spec, std::string_view tensor);
 /// Whether a model loads without this tensor of its folder, which holds nothing that it computes with.
 bool is_ignored(std::string_view tensor);
 

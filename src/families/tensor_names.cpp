@@ -37,7 +37,53 @@ constexpr std::array<Names, 8> kOfLayer = {{
     {"mlp.down.weight", {{{"mlp.down_proj.weight"}}}},
 }};
 
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight", kHead = "lm_head.weight";
+constexpr std::array<Names, 12> kOfVisionLayer = {{
+    {"attention.norm.weight", {{{"norm1.weight"}}}},
+    {"attention.norm.bias", {{{"norm1.bias"}}}},
+    {"attention.qkv.weight", {{{"attn.qkv.weight"}}}},
+    {"attention.qkv.bias", {{{"attn.qkv.bias"}}}},
+    {"attention.output.weight", {{{"attn.proj.weight"}}}},
+    {"attention.output.bias", {{{"attn.proj.bias"}}}},
+    {"mlp.norm.weight", {{{"norm2.weight"}}}},
+    {"mlp.norm.bias", {{{"norm2.bias"}}}},
+    {"mlp.up.weight", {{{"mlp.linear_fc1.weight"}}}},
+    {"mlp.up.bias", {{{"mlp.linear_fc1.bias"}}}},
+    {"mlp.down.weight", {{{"mlp.linear_fc2.weight"}}}},
+    {"mlp.down.bias", {{{"mlp.linear_fc2.bias"}}}},
+}};
+constexpr std::array<Names, 6> kOfMerger = {{
+    {"norm.weight", {{{"norm.weight"}}}},
+    {"norm.bias", {{{"norm.bias"}}}},
+    {"merger.weight", {{{"linear_fc1.weight"}}}},
+    {"merger.bias", {{{"linear_fc1.bias"}}}},
+    {"projector.weight", {{{"linear_fc2.weight"}}}},
+    {"projector.bias", {{{"linear_fc2.bias"}}}},
+}};
+constexpr std::array<Names, 2> kOfLanguage = {{
+    {"embedding.weight", {{{"embed_tokens.weight"}}}},
+    {"norm.weight", {{{"norm.weight"}}}},
+}};
+constexpr std::array<Names, 3> kOfVision = {{
+    {"patch.weight", {{{"patch_embed.proj.weight"}}}},
+    {"patch.bias", {{{"patch_embed.proj.bias"}}}},
+    {"position.weight", {{{"pos_embed.weight"}}}},
+}};
+constexpr std::string_view kHead = "lm_head.weight";
+
+/// Parameters with a common beginning, and the beginning of their tensors. With `numbered`, both go on with
+/// the same number and a dot.
+struct Group {
+    std::string_view parameters, tensors;
+    bool numbered = false;
+    std::span<const Names> names;
+};
+
+const std::array<Group, 2> kLanguageGroups = {
+    {{"layers.", "layers.", true, kOfLayer}, {"", "", false, kOfLanguage}}};
+const std::array<Group, 4> kVisionGroups = {{{"layers.", "blocks.", true, kOfVisionLayer},
+                                             {"deepstack.", "deepstack_merger_list.", true, kOfMerger},
+                                             {"", "merger.", false, kOfMerger},
+                                             {"", "", false, kOfVision}}};
 
 std::int64_t rows_of(const model::ModelSpec& spec, Rows rows, std::int64_t all) {
     switch (rows) {
@@ -53,24 +99,39 @@ std::int64_t rows_of(const model::ModelSpec& spec, Rows rows, std::int64_t all) 
     return all;
 }
 
+std::vector<std::int64_t> shape_of(const model::ModelSpec& spec, std::string_view parameter,
+                                   std::vector<std::int64_t> shape, std::int64_t rows) {
+    // A convolution in the folder, a linear layer over patches here.
+    if (parameter == "patch.weight")
+        return {shape[0], spec.channels, frames_of(spec.vision_form.patches), spec.patch, spec.patch};
+    shape[0] = rows;
+    return shape;
+}
+
 }  // namespace
 
-std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter, std::int64_t rows) {
-    if (parameter == "embedding.weight") return {{std::string(kEmbedding), rows}};
-    if (parameter == "norm.weight") return {{"model.norm.weight", rows}};
-    if (parameter == "head.weight") return {{std::string(spec.tie_embeddings ? kEmbedding : kHead), rows}};
-    constexpr std::string_view kLayers = "layers.";
-    if (parameter.starts_with(kLayers)) {
-        const std::size_t end = parameter.find('.', kLayers.size());
-        const std::string prefix = fmt::format("model.{}", parameter.substr(0, end + 1));
-        const std::string_view suffix = parameter.substr(end + 1);
-        for (const Names& names : kOfLayer) {
-            if (names.parameter != suffix) continue;
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter,
+                             const std::vector<std::int64_t>& shape) {
+    const Family& family = *find_family(spec.family);
+    const bool vision = spec.kind == model::ModelSpec::Kind::vision;
+    if (parameter == "head.weight") {
+        if (spec.tie_embeddings) return pieces_of(spec, "embedding.weight", shape);
+        return {{std::string(kHead), shape}};
+    }
+    const std::string_view all = vision ? family.vision_prefix : family.language_prefix;
+    for (const Group& group : vision ? std::span<const Group>(kVisionGroups) : kLanguageGroups) {
+        if (!parameter.starts_with(group.parameters)) continue;
+        std::size_t begin = group.parameters.size();
+        if (group.numbered) begin = parameter.find('.', begin) + 1;
+        const std::string_view number =
+            parameter.substr(group.parameters.size(), begin - group.parameters.size());
+        for (const Names& names : group.names) {
+            if (names.parameter != parameter.substr(begin)) continue;
             std::vector<Piece> pieces;
             for (const Part& part : names.parts)
                 if (!part.tensor.empty())
-                    pieces.push_back(
-                        {fmt::format("{}{}", prefix, part.tensor), rows_of(spec, part.rows, rows)});
+                    pieces.push_back({fmt::format("{}{}{}{}", all, group.tensors, number, part.tensor),
+                                      shape_of(spec, parameter, shape, rows_of(spec, part.rows, shape[0]))});
             return pieces;
         }
     }
@@ -82,7 +143,7 @@ std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces,
     std::vector<std::vector<Extent>> by_piece;
     std::int64_t begin = 0;  // the first element of the piece in the parameter
     for (const Piece& piece : pieces) {
-        const std::int64_t end = begin + piece.rows * columns;
+        const std::int64_t end = begin + piece.rows() * columns;
         std::vector<Extent>& held = by_piece.emplace_back();
         for (const Extent& e : extents) {
             const std::int64_t from = std::max(e.logical, begin), to = std::min(e.logical + e.count, end);
@@ -93,8 +154,15 @@ std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces,
     return by_piece;
 }
 
-TiedTensors tied_tensors(const model::ModelSpec&) {
-    return {std::string(kEmbedding), std::string(kHead)};
+TiedTensors tied_tensors(const model::ModelSpec& spec) {
+    if (spec.kind != model::ModelSpec::Kind::language) return {};
+    return {pieces_of(spec, "embedding.weight", {0}).front().tensor, std::string(kHead)};
+}
+
+bool is_of_other_kind(const model::ModelSpec& spec, std::string_view tensor) {
+    const std::string_view vision = find_family(spec.family)->vision_prefix;
+    if (vision.empty()) return false;
+    return tensor.starts_with(vision) != (spec.kind == model::ModelSpec::Kind::vision);
 }
 
 bool is_ignored(std::string_view tensor) {

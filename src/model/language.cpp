@@ -1,22 +1,23 @@
 #include "model/language.hpp"
 
-#include <array>
 #include <utility>
 
 #include "backend/host_access.hpp"
 #include "model/language_batch.hpp"
+#include "ops/columns.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/embedding.hpp"
 #include "ops/rotary.hpp"
-#include "ops/rows.hpp"
 
 namespace maestro::model {
 
 namespace {
 
 RotaryPairs rotary_of(const ModelSpec& spec) {
-    RotaryPairs pairs = ops::rotary_1d(spec.head_dim, spec.rope_theta);
+    RotaryPairs pairs = spec.rope_sections[0] > 0
+                            ? ops::rotary_3d(spec.head_dim, spec.rope_theta, spec.rope_sections)
+                            : ops::rotary_1d(spec.head_dim, spec.rope_theta);
     ops::scale(pairs, spec.rope_scaling);
     return pairs;
 }
@@ -44,8 +45,12 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     expansions_ = role.stage.expansions;
     for (std::size_t e = 0; e < role.inputs.size(); ++e) {
         const InputSpec& input = role.inputs[e];
-        if (input.tensor == EdgeTensor::embeddings)
-            expansions_.push_back({input.from.patch, input.from.merge});
+        const bool embeddings = input.tensor == EdgeTensor::embeddings;
+        if (embeddings) expansions_.push_back({input.from.patch, input.from.merge});
+        deepstack_edges_.push_back(embeddings ? static_cast<int>(input.from.deepstack.size()) : 0);
+        MAESTRO_CHECK(deepstack_edges_.back() <= (role.stage.layers > 0 ? role.stage.layers : spec.layers),
+                      "the first stage of {} has fewer layers than its encoder delivers rows for",
+                      role.section);
         if (input.tensor == EdgeTensor::stream) stream_input_ = static_cast<int>(e);
     }
     MAESTRO_CHECK((stream_input_ < 0) == role.stage.first(), "stage {} of {}: {} input from the stage before",
@@ -88,7 +93,9 @@ void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena
     }
     sequences.copy_to_device(backend_, role_.needs_backward, sequences.partition.sequences(), kept);
     const backend::ArenaScope scope(scratch);
-    const std::array positions = {backend::to_device(backend_, state.slice_positions, scratch)};
+    std::vector<Tensor> positions;
+    for (const std::vector<std::int32_t>& along_axis : state.slice_positions)
+        positions.push_back(backend::to_device(backend_, along_axis, scratch));
     ops::fill_rotary(backend_, positions, rotary_, sequences.cos, sequences.sin);
 }
 
@@ -122,11 +129,34 @@ void Language::insert_edge_rows(std::span<const std::vector<Tensor>> inputs, con
         if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
         std::int64_t edge_row = 0;
         for (const Tensor& rows : inputs[e]) {
-            ops::scatter_rows(backend_, rows,
-                              state.device_embedding_rows[e].slice(edge_row, edge_row + rows.dim(0)), stream);
+            const Tensor places = state.device_embedding_rows[e].slice(edge_row, edge_row + rows.dim(0));
+            ops::copy_columns(backend_, {rows}, {stream, 0, places}, spec_.width);
             edge_row += rows.dim(0);
         }
     }
+}
+
+void Language::add_deepstack_rows(std::span<const std::vector<Tensor>> inputs, const State& state, int layer,
+                                  const Tensor& stream) const {
+    for (std::size_t e = 0; e < deepstack_edges_.size(); ++e) {
+        if (layer >= deepstack_edges_[e]) continue;
+        std::int64_t edge_row = 0;
+        for (const Tensor& rows : inputs[e]) {
+            const Tensor places = state.device_embedding_rows[e].slice(edge_row, edge_row + rows.dim(0));
+            ops::copy_columns(backend_, {rows, std::int64_t{1 + layer} * spec_.width}, {stream, 0, places},
+                              spec_.width, true);
+            edge_row += rows.dim(0);
+        }
+    }
+}
+
+void Language::extract_gradients(const State& state, int block, const Tensor& d_stream,
+                                 std::span<const Tensor> d_inputs) const {
+    for (std::size_t e = 0; e < d_inputs.size(); ++e)
+        if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings &&
+            block <= deepstack_edges_[e])
+            ops::copy_columns(backend_, {d_stream, 0, state.device_embedding_rows[e]},
+                              {d_inputs[e], std::int64_t{block} * spec_.width}, spec_.width);
 }
 
 Tensor Language::input_stream(std::span<const std::vector<Tensor>> inputs, const State& state,
@@ -148,8 +178,9 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
     copy_to_device(*state, kept, scratch);
-    state->stack =
-        layers_.forward(input_stream(inputs, *state, kept, scratch), state->sequences, kept, scratch);
+    state->stack = layers_.forward(
+        input_stream(inputs, *state, kept, scratch), state->sequences, kept, scratch,
+        [&](int layer, const Tensor& stream) { add_deepstack_rows(inputs, *state, layer, stream); });
     if (role_.stage.last())
         finish(batch, inputs, packed, *state, saved, scratch, output, result);
     else
@@ -208,7 +239,10 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
     else
         ops::convert(backend_, d_output, d_stream);
     store_.layer_final(head_layer_);
-    layers_.backward(state.stack, state.sequences, d_stream, scratch);
+    layers_.backward(state.stack, state.sequences, d_stream, scratch,
+                     [&](int layer, const Tensor& d_output_of_layer) {
+                         extract_gradients(state, 1 + layer, d_output_of_layer, d_inputs);
+                     });
     if (!role_.stage.first()) return;
     if (role_.trained) {
         // A tp rank adds the rows of all tokens in its part of the vocabulary, whichever rank holds them.
@@ -219,9 +253,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
                                 embedding_->gradient, scratch);
     }
     // Hidden states come from a frozen teacher, which needs no gradient.
-    for (std::size_t e = 0; e < d_inputs.size(); ++e)
-        if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)
-            ops::gather_rows(backend_, d_stream, state.device_embedding_rows[e], d_inputs[e]);
+    extract_gradients(state, 0, d_stream, d_inputs);
 }
 
 }  // namespace maestro::model

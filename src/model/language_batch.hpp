@@ -20,8 +20,10 @@ struct Language::PackedBatch {
     };
     std::vector<std::int64_t> lengths;  ///< packed rows of each sample
     std::vector<std::int32_t> ids;      ///< by packed row: the token, or encoder_id() of what fills it
-    std::vector<Target> targets;        ///< in the order of their packed rows
-    std::int32_t answer_count = 0;      ///< answers in the micro-batch
+    /// By axis of rotary positions and packed row: the position in the sample.
+    std::vector<std::vector<std::int32_t>> positions;
+    std::vector<Target> targets;    ///< in the order of their packed rows
+    std::int32_t answer_count = 0;  ///< answers in the micro-batch
 };
 
 /// This rank's part of a micro-batch, with what backward() reads.
@@ -32,8 +34,9 @@ struct Language::State final : Saved {
     /// By slice row: the token, counted from the first of this rank's vocabulary. -1 where another rank has
     /// the token or an edge delivers the row.
     std::vector<std::int32_t> slice_ids;
-    std::vector<std::int32_t> slice_positions;  ///< by slice row: position in the sample
-    std::int64_t first_local_row = 0;           ///< the slice row at which this rank's local rows begin
+    /// By axis of rotary positions and slice row: the position in the sample.
+    std::vector<std::vector<std::int32_t>> slice_positions;
+    std::int64_t first_local_row = 0;  ///< the slice row at which this rank's local rows begin
     std::int64_t local_rows = 0;
     /// By input edge: the local rows that its embeddings fill.
     std::vector<std::vector<std::int32_t>> embedding_rows;

@@ -1,8 +1,10 @@
 // From the samples of a micro-batch to the rows of one rank: which tokens, pictures and targets it works on.
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "model/language_batch.hpp"
+#include "ops/rotary.hpp"
 
 namespace maestro::model {
 
@@ -11,12 +13,43 @@ namespace {
 std::int32_t encoder_id(std::size_t encoder) {
     return -1 - static_cast<std::int32_t>(encoder);
 }
+/// Counts the rotary positions of one sample. Along one axis, rows are numbered. Along three, a text moves on
+/// by 1 in all of them; the tokens of a picture have one time, and their row and column in it, all counted
+/// from the position where it stands; and what follows stands behind its longer side (Qwen2-VL's M-RoPE).
+class PositionCounter {
+public:
+    explicit PositionCounter(std::vector<std::vector<std::int32_t>>& positions) : positions_(positions) {}
+
+    void add_token() { add(next_, next_, next_), ++next_; }
+    /// Of height x width tokens.
+    void add_picture(std::int32_t height, std::int32_t width) {
+        const bool numbered = positions_.size() == 1;
+        for (std::int32_t y = 0; y < height; ++y)
+            for (std::int32_t x = 0; x < width; ++x)
+                if (numbered)
+                    add_token();
+                else
+                    add(next_, next_ + y, next_ + x);
+        if (!numbered) next_ += std::max(height, width);
+    }
+
+private:
+    void add(std::int32_t time, std::int32_t row, std::int32_t column) {
+        const std::array axes = {time, row, column};
+        for (std::size_t axis = 0; axis < positions_.size(); ++axis) positions_[axis].push_back(axes[axis]);
+    }
+    std::vector<std::vector<std::int32_t>>& positions_;
+    std::int32_t next_ = 0;
+};
+
 }  // namespace
 
 Language::PackedBatch Language::pack(const Batch& batch) const {
     PackedBatch packed;
+    packed.positions.resize(ops::axes_of(rotary_));
     for (const SampleView& sample : batch.samples) {
         const std::size_t first_row = packed.ids.size();
+        PositionCounter positions(packed.positions);
         std::size_t picture = 0;
         std::int32_t answer = -1;  // to the last picture
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
@@ -27,12 +60,17 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                 answer = -1;
                 bool replaced = false;
                 for (std::size_t k = 0; k < expansions_.size(); ++k) {
-                    const std::int64_t rows = picture_tokens(shown.height, shown.width, expansions_[k]);
-                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(rows), encoder_id(k));
+                    const PictureSize size = token_grid(shown.height, shown.width, expansions_[k]);
+                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(size.height) * size.width,
+                                      encoder_id(k));
+                    positions.add_picture(size.height, size.width);
                     replaced = true;
                 }
                 // Without an encoder the marker is a token like any other, and the text can be trained alone.
-                if (!replaced) packed.ids.push_back(token);
+                if (!replaced) {
+                    packed.ids.push_back(token);
+                    positions.add_token();
+                }
                 continue;
             }
             // The row before a token predicts it. A token without a loss weight is no target, so that its
@@ -46,6 +84,7 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                                           .answer = flagged ? answer : -1});
             }
             packed.ids.push_back(sample.tokens[j]);
+            positions.add_token();
         }
         packed.lengths.push_back(static_cast<std::int64_t>(packed.ids.size() - first_row));
     }
@@ -66,9 +105,8 @@ Language::State Language::partition(const PackedBatch& packed) const {
                  : -1;
     // A slice holds parts of a sequence that are not next to each other. Positions count from the start of
     // the sample all the same, or rotary embeddings would see wrong distances between them.
-    for (const parallel::RowRange& range : slice)
-        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
-            state.slice_positions.push_back(static_cast<std::int32_t>(row));
+    for (const std::vector<std::int32_t>& along_axis : packed.positions)
+        state.slice_positions.push_back(parallel::pick(along_axis, slice, partition.offsets()));
     const auto& tp_rows = state.sequences.tp_rows;
     state.first_local_row =
         std::accumulate(tp_rows.begin(), tp_rows.begin() + mesh_.tp_rank(), std::int64_t{0});

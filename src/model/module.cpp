@@ -7,13 +7,17 @@
 
 #include "model/language.hpp"
 #include "model/vision.hpp"
-#include "ops/patchify.hpp"
 
 namespace maestro::model {
 
+PictureSize token_grid(int height, int width, Geometry geometry) {
+    const int side = geometry.patch * geometry.merge;  // of a token, in pixels
+    return {(height + side - 1) / side, (width + side - 1) / side};
+}
+
 std::int64_t picture_tokens(int height, int width, Geometry geometry) {
-    return ops::picture_patches(height, width, geometry.patch, geometry.merge) /
-           (std::int64_t{geometry.merge} * geometry.merge);
+    const PictureSize grid = token_grid(height, width, geometry);
+    return std::int64_t{grid.height} * grid.width;
 }
 
 std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry) {

@@ -6,6 +6,7 @@
 // Shape letters: T rows of a micro-batch on one cp rank, C model width, V vocabulary size.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,6 +15,7 @@
 
 #include "backend/arena.hpp"
 #include "base/edge_tensor.hpp"
+#include "base/patch_order.hpp"
 #include "base/picture_size.hpp"
 #include "base/recompute.hpp"
 #include "base/rotary_pairs.hpp"
@@ -57,7 +59,10 @@ struct Geometry {
     bool operator==(const Geometry&) const = default;
 };
 
-/// Returns the number of tokens that a picture of height x width pixels becomes in the language model.
+/// Returns the rows and columns of tokens that a picture of height x width pixels becomes in the language
+/// model.
+PictureSize token_grid(int height, int width, Geometry geometry);
+/// Returns their number.
 std::int64_t picture_tokens(int height, int width, Geometry geometry);
 /// Returns the number of tokens of a sample after each marker is replaced by the tokens of its picture. With
 /// geometry.patch = 0 a marker remains one token.
@@ -90,12 +95,22 @@ struct LayerForm {
     bool operator==(const LayerForm&) const = default;
 };
 
+/// What stands before and after the layers of a vision model, where families differ. By default as in
+/// Qwen2-VL, with less in the merger.
+struct VisionForm {
+    PatchOrder patches = PatchOrder::pixels;
+    bool wide_merger = false;  ///< merge^2 * width channels within the merger, else the output width
+    bool exact_gelu = false;   ///< in the merger, else the tanh approximation
+    bool operator==(const VisionForm&) const = default;
+};
+
 /// The sizes of a model, a plain copy of the deck's [model.NAME].
 struct ModelSpec {
     enum class Kind { vision, language } kind = Kind::language;
     std::string name;
     std::string family = "maestro";
     LayerForm form = {};
+    VisionForm vision_form = {};
     int layers = 1;
     int width = 64;
     int heads = 1;
@@ -105,11 +120,22 @@ struct ModelSpec {
     int vocabulary = 0;  ///< language models only
     double rope_theta = 10000;
     RotaryScaling rope_scaling = {};  ///< language models only
+    /// Language models only: how many pairs of channels rotate by time, row and column (Qwen3-VL), or zeros:
+    /// all by the position in the sample.
+    std::array<int, 3> rope_sections = {};
     double norm_eps = 1e-6;
     bool tie_embeddings = true;  ///< language models only
     int patch = 0;               ///< vision models only, like merge and channels
     int merge = 1;
     int channels = 1;
+    /// Vision models only: of a token in the language model; 0: the width of the section that it feeds.
+    int output_width = 0;
+    /// Vision models only: the side of the learned table of positions, which is interpolated to a picture's
+    /// size; 0: none.
+    int position_table = 0;
+    /// Vision models only: the layers whose output also goes to the language model, by a merger each, and is
+    /// added to the pictures' rows after its first layers ("DeepStack": Meng et al., 2024).
+    std::vector<int> deepstack = {};
     bool operator==(const ModelSpec&) const = default;
 };
 
@@ -120,9 +146,12 @@ struct InputSpec {
     bool operator==(const InputSpec&) const = default;
 };
 
-/// Returns the number of elements in a row that the edge delivers to a section of `width`.
+/// Returns the number of elements in a row that the edge delivers to a section of `width`. Of embeddings that
+/// is the embedding, and behind it what is added after the first layers.
 inline int row_width(const InputSpec& input, int width) {
-    return input.tensor == EdgeTensor::hidden ? input.from.width : width;
+    if (input.tensor == EdgeTensor::hidden) return input.from.width;
+    const bool embeddings = input.tensor == EdgeTensor::embeddings;
+    return embeddings ? width * (1 + static_cast<int>(input.from.deepstack.size())) : width;
 }
 
 /// The part of a model that a pipeline stage holds: consecutive layers. The first stage also has what stands
@@ -147,7 +176,7 @@ struct Role {
     std::string section;
     std::vector<InputSpec> inputs;
     bool emits = false;    ///< the section has an outgoing edge
-    int output_width = 0;  ///< row width of that edge (for a vision section the language model's width)
+    int output_width = 0;  ///< row width of that edge
     bool loss = false;     ///< computes the loss: a language section without an outgoing edge
     bool trained = true;
     bool needs_backward = true;

@@ -7,7 +7,8 @@
 namespace maestro::model {
 
 Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                         const parallel::Mesh& mesh, parallel::ParameterStore& store)
+                         const parallel::Mesh& mesh, parallel::ParameterStore& store,
+                         const AfterDeclaration& declared)
     : backend_(backend),
       store_(store),
       spec_(spec),
@@ -26,7 +27,8 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
         const std::string prefix = "layers." + std::to_string(i) + ".";
         AttentionBlock attention(backend, spec, role, mesh, store, prefix);
         MlpBlock mlp(backend, spec, role, mesh, store, prefix);
-        layers_.push_back({std::move(attention), std::move(mlp), number});
+        layers_.push_back({std::move(attention), std::move(mlp), i, number});
+        if (declared) declared(i);
     }
 }
 
@@ -54,7 +56,8 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
 }
 
 StackActivations Transformer::forward(const Tensor& input, const parallel::Sequences& sequences,
-                                      backend::Arena& saved, backend::Arena& scratch) const {
+                                      backend::Arena& saved, backend::Arena& scratch,
+                                      const AtLayer& after) const {
     StackActivations stack;
     Tensor stream = input;
     const auto allocate_stream = [&](backend::Arena& arena) {
@@ -69,6 +72,7 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
             const backend::ArenaScope scope(scratch);
             layer_forward(layers_[i], stream, outputs[i % 2], sequences, scratch, scratch);
             stream = outputs[i % 2];
+            if (after) after(layers_[i].index, stream);
         }
         stack.output = stream;
         return stack;
@@ -85,6 +89,7 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
             stack.layers.push_back(layer_forward(layer, stream, output, sequences, saved, scratch));
         }
         stream = output;
+        if (after) after(layer.index, stream);
     }
     stack.output = stream;
     return stack;
@@ -110,8 +115,9 @@ Tensor Transformer::send(const StackActivations& stack, backend::Arena& saved) c
 }
 
 void Transformer::backward(StackActivations& stack, const parallel::Sequences& sequences,
-                           const Tensor& d_stream, backend::Arena& scratch) const {
+                           const Tensor& d_stream, backend::Arena& scratch, const AtLayer& before) const {
     for (std::size_t i = layers_.size(); i-- > 0;) {
+        if (before) before(layers_[i].index, d_stream);
         const backend::ArenaScope scope(scratch);
         LayerActivations recomputed;
         if (checkpointing_ == Checkpointing::keep_layer_inputs) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,21 +29,28 @@ struct StackActivations {
 
 class Transformer {
 public:
+    /// Called with the number of a layer within the model.
+    using AfterDeclaration = std::function<void(int layer)>;
+    /// Called with the residual stream[local, C] after that layer, or with its gradient. May change it.
+    using AtLayer = std::function<void(int layer, const Tensor& stream)>;
+
     /// Declares the parameters "layers.N.*" of the role's stage in `store`, numbered within the model; each
     /// tp rank holds a part of the heads and of the MLP channels. Backend, mesh and store outlive the
-    /// transformer.
+    /// transformer. `declared` may declare further parameters, which are used after the layer.
     Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                const parallel::Mesh& mesh, parallel::ParameterStore& store);
+                const parallel::Mesh& mesh, parallel::ParameterStore& store,
+                const AfterDeclaration& declared = {});
 
     /// Runs all layers on input[local, C], which lies in `saved` and must stay there until backward().
     /// Collective over the replica, like backward(). Where the role needs no backward pass nothing is saved:
     /// all memory comes from `scratch`, and the output remains valid until the caller releases it.
+    /// `after` is called after each layer.
     StackActivations forward(const Tensor& input, const parallel::Sequences& sequences, backend::Arena& saved,
-                             backend::Arena& scratch) const;
+                             backend::Arena& scratch, const AtLayer& after = {}) const;
     /// Turns d_stream[local, C], the gradient of the output, into the gradient of the input, in place, and
-    /// adds the gradients of the weights.
+    /// adds the gradients of the weights. `before` is called before the backward pass of each layer.
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
-                  backend::Arena& scratch) const;
+                  backend::Arena& scratch, const AtLayer& before = {}) const;
 
     /// Returns the stream that the stage before has delivered, as a tensor [local, C] in `arena`. inputs[i]
     /// has this rank's rows of sample i, which lie in the stream one sample after another.
@@ -59,6 +67,7 @@ private:
     struct Layer {
         AttentionBlock attention;
         MlpBlock mlp;
+        int index;   ///< within the model
         int number;  ///< among the layers of the parameter store
     };
     /// Writes output[local, C] and returns the layer's activations, allocated in `saved`. With

@@ -1,14 +1,17 @@
 #include "model/vision.hpp"
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 #include "backend/host_access.hpp"
+#include "ops/columns.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
-#include "ops/gelu.hpp"
 #include "ops/linear.hpp"
 #include "ops/patchify.hpp"
+#include "ops/position_table.hpp"
 #include "ops/rotary.hpp"
 
 namespace maestro::model {
@@ -27,10 +30,11 @@ struct Vision::State final : Saved {
     std::vector<std::int64_t> tp_token_rows;  ///< tokens of each tp rank of the slice
     std::int64_t local_rows = 0;
     StackActivations stack;
-    Tensor patches;            ///< [local, patch^2 * channels]
-    Tensor normed;             ///< [local, C]
-    Norm::Statistics norm;     ///< [local]
-    Tensor merged, activated;  ///< [P / merge^2, this rank's part of O]: before and after GELU
+    Tensor patches;                          ///< [local, patch_columns_]
+    ops::InterpolatedRows positions;         ///< of the learned table, by local row
+    Tensor position_index, position_weight;  ///< [4 local]: the same on the device
+    /// Of the mergers, in the order in which forward runs them.
+    std::vector<PatchMergerActivations> mergers;
 };
 
 Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Mesh mesh)
@@ -40,32 +44,44 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       role_(role),
       patches_per_token_(std::int64_t{spec.merge} * spec.merge),
       rotary_(ops::rotary_2d(spec.head_dim, spec.rope_theta)),
-      sequence_parallel_(backend, mesh_.tp()),
-      patch_weight_(role.stage.first()
-                        ? &store_.declare("patch.weight",
-                                          {spec.width, std::int64_t{spec.patch} * spec.patch * spec.channels},
-                                          parallel::Init::normal, role.trained)
-                        : nullptr),
+      patch_columns_(std::int64_t{frames_of(spec.vision_form.patches)} * spec.patch * spec.patch *
+                     spec.channels),
+      width_(role.output_width / static_cast<int>(1 + spec.deepstack.size())),
+      patch_weight_(role.stage.first() ? &store_.declare("patch.weight", {spec.width, patch_columns_},
+                                                         parallel::Init::normal, role.trained)
+                                       : nullptr),
       patch_bias_(role.stage.first()
                       ? &store_.declare("patch.bias", {spec.width}, parallel::Init::zeros, role.trained)
                       : nullptr),
-      layers_(backend, spec, role, mesh_, store_) {
+      positions_(role.stage.first() && spec.position_table > 0
+                     ? &store_.declare("position.weight",
+                                       {std::int64_t{spec.position_table} * spec.position_table, spec.width},
+                                       parallel::Init::normal, role.trained)
+                     : nullptr),
+      layers_(backend, spec, role, mesh_, store_, [&](int layer) {
+          const int i = deepstack_of(layer);
+          if (i < 0) return;
+          const int number = store_.begin_layer();
+          deepstack_.push_back(
+              {number, PatchMerger(backend, spec, role, mesh_, store_, "deepstack." + std::to_string(i) + ".",
+                                   width_, PatchMerger::NormOf::tokens)});
+      }) {
     const bool stream = role.inputs.size() == 1 && role.inputs[0].tensor == EdgeTensor::stream;
     MAESTRO_CHECK(role.stage.first() ? role.inputs.empty() : stream,
                   "stage {} of {} has {} inputs, the first of which is {} residual stream", role.stage.index,
                   role.section, role.inputs.size(), stream ? "a" : "no");
+    MAESTRO_CHECK(deepstack_.size() == spec.deepstack.size(),
+                  "stage {} of {} has {} of {} layers of DeepStack", role.stage.index, role.section,
+                  deepstack_.size(), spec.deepstack.size());
     if (!role.stage.last()) return;
-    merger_layer_ = store_.begin_layer();
-    norm_.emplace(backend, spec.form.norm, spec.norm_eps, store_, "norm", spec.width, role.trained);
-    const std::int64_t out = role.output_width, merged = patches_per_token_ * spec.width;
-    const Range part = mesh_.tp_part(out);
-    merge_weight_ = &store_.declare("merger.weight", {out, merged}, parallel::Init::normal, role.trained,
-                                    {{part}}, {0, merged});
-    merge_bias_ =
-        &store_.declare("merger.bias", {out}, parallel::Init::zeros, role.trained, {{part}}, {0, 1});
-    project_weight_ = &store_.declare("projector.weight", {out, out}, parallel::Init::normal, role.trained,
-                                      {{{0, out}}}, part);
-    project_bias_ = &store_.declare("projector.bias", {out}, parallel::Init::zeros, role.trained);
+    const int number = store_.begin_layer();
+    merger_.emplace(
+        number, PatchMerger(backend, spec, role, mesh_, store_, "", width_, PatchMerger::NormOf::patches));
+}
+
+int Vision::deepstack_of(int layer) const {
+    const auto at = std::find(spec_.deepstack.begin(), spec_.deepstack.end(), layer);
+    return at == spec_.deepstack.end() ? -1 : static_cast<int>(at - spec_.deepstack.begin());
 }
 
 Vision::PackedPictures Vision::pack(const Batch& batch) const {
@@ -101,8 +117,7 @@ std::vector<std::vector<std::int64_t>> Vision::input_rows(const Batch& batch) co
 
 void Vision::cut_patches(const PackedPictures& packed, State& state, backend::Arena& kept,
                          backend::Arena& scratch) const {
-    state.patches = kept.allocate(
-        role_.compute, {state.local_rows, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
+    state.patches = kept.allocate(role_.compute, {state.local_rows, patch_columns_});
     std::int64_t local_row = 0;
     for (const parallel::RowRange& range :
          state.sequences.partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
@@ -112,7 +127,7 @@ void Vision::cut_patches(const PackedPictures& packed, State& state, backend::Ar
         const std::span pixels(picture.pixels,
                                static_cast<std::size_t>(picture.height) * picture.width * spec_.channels);
         ops::patchify(backend_, backend::to_device(backend_, pixels, scratch), picture.height, picture.width,
-                      spec_.channels, spec_.patch, spec_.merge, range.first,
+                      spec_.channels, spec_.patch, spec_.merge, spec_.vision_form.patches, range.first,
                       state.patches.slice(local_row, local_row + range.count));
         local_row += range.count;
     }
@@ -138,24 +153,62 @@ void Vision::set_positions(const PackedPictures& packed, State& state, backend::
     ops::fill_rotary(backend_, positions, rotary_, sequences.cos, sequences.sin);
 }
 
-void Vision::merge_and_project(State& state, const Tensor& output, backend::Arena& kept,
-                               backend::Arena& scratch) const {
-    const std::int64_t tokens = state.sequences.rows / patches_per_token_,
-                       columns = merge_weight_->shard.row_count();
-    const std::span<const std::int64_t> tp_rows = state.tp_token_rows;
-    state.merged = kept.allocate(role_.compute, {tokens, columns});
-    state.activated = kept.allocate(role_.compute, {tokens, columns});
+Tensor Vision::embed(const PackedPictures& packed, State& state, backend::Arena& kept,
+                     backend::Arena& scratch) const {
+    cut_patches(packed, state, kept, scratch);
+    const Tensor stream = kept.allocate(role_.compute, {state.local_rows, spec_.width});
+    // A convolution whose stride equals its kernel size is a linear layer over patches.
+    ops::linear(backend_, state.patches, patch_weight_->weight, stream, patch_bias_->weight);
+    if (!positions_) return stream;
+    std::vector<ops::GridPosition> places;
+    places.reserve(static_cast<std::size_t>(state.local_rows));
+    const std::span<const std::int32_t> offsets = state.sequences.partition.offsets();
+    for (const parallel::RowRange& range :
+         state.sequences.partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
+        const auto first = static_cast<std::size_t>(offsets[range.sequence]),
+                   end = static_cast<std::size_t>(offsets[range.sequence + 1]);
+        // Its last patch is at the lower right corner.
+        const std::int32_t height = packed.y[end - 1] + 1, width = packed.x[end - 1] + 1;
+        for (std::size_t row = first + range.first; row < first + range.first + range.count; ++row)
+            places.push_back({packed.y[row], packed.x[row], height, width});
+    }
+    state.positions = ops::interpolate_rows(places, spec_.position_table);
+    state.position_index = backend::to_device(backend_, state.positions.index, kept);
+    state.position_weight = backend::to_device(backend_, state.positions.weight, kept);
+    ops::position_embedding(backend_, state.position_index, state.position_weight, positions_->weight,
+                            stream);
+    return stream;
+}
+
+void Vision::embed_backward(const State& state, const Tensor& d_stream, backend::Arena& scratch) const {
+    ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
+                                patch_bias_->gradient, scratch);
+    if (positions_)
+        ops::position_embedding_backward(backend_, state.position_index, state.position_weight, d_stream,
+                                         positions_->gradient, scratch);
+}
+
+void Vision::merge(const Merger& merger, State& state, const Tensor& stream, std::int64_t column,
+                   const Tensor& output, backend::Arena& kept, backend::Arena& scratch) const {
+    store_.layer_needed(merger.layer);
     const backend::ArenaScope scope(scratch);
-    // The merger is column-parallel and the projector row-parallel, as the two GEMMs of a Megatron MLP: the
-    // activation between them stays on its rank.
-    ops::linear_gelu(backend_, sequence_parallel_.all_gather(as_tokens(state.normed), tp_rows, scratch),
-                     merge_weight_->weight, merge_bias_->weight, state.merged, state.activated,
-                     ops::GeluForm::tanh);
-    const Tensor partial = sequence_parallel_.rows_of_all(output, tp_rows, scratch);
-    ops::linear(backend_, state.activated, project_weight_->weight, partial);
-    sequence_parallel_.reduce_scatter(partial, output, tp_rows, scratch);
-    // After the sum over the ranks, so that the bias is added once.
-    ops::add_bias(backend_, project_bias_->weight, output);
+    const bool all = output.columns() == width_;
+    const Tensor tokens = all ? output : scratch.allocate(role_.compute, {output.dim(0), width_});
+    state.mergers.push_back(merger.merger.forward(stream, tokens, state.tp_token_rows, kept, scratch));
+    if (!all) ops::copy_columns(backend_, {tokens}, {output, column}, width_);
+}
+
+void Vision::merge_backward(const Merger& merger, const PatchMergerActivations& a, const State& state,
+                            const Tensor& d_output, std::int64_t column, const Tensor& d_stream,
+                            bool accumulate, backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    Tensor d_tokens = d_output;
+    if (d_output.columns() != width_) {
+        d_tokens = scratch.allocate(role_.compute, {d_output.dim(0), width_});
+        ops::copy_columns(backend_, {d_output, column}, {d_tokens}, width_);
+    }
+    merger.merger.backward(a, d_tokens, d_stream, accumulate, state.tp_token_rows, scratch);
+    store_.layer_final(merger.layer);
 }
 
 std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
@@ -172,60 +225,21 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     // A frozen encoder has no backward pass, which is the only reader of everything but the output: its
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
-    if (role_.stage.first()) cut_patches(packed, *state, kept, scratch);
     set_positions(packed, *state, kept, scratch);
-
-    Tensor stream;
-    if (role_.stage.first()) {
-        // A convolution whose stride equals its kernel size is a linear layer over patches.
-        stream = kept.allocate(type, {state->local_rows, spec_.width});
-        ops::linear(backend_, state->patches, patch_weight_->weight, stream, patch_bias_->weight);
-    } else {
-        stream = layers_.receive(inputs.front(), state->local_rows, kept);
-    }
-    state->stack = layers_.forward(stream, state->sequences, kept, scratch);
-    if (!role_.stage.last()) {
+    if (role_.stage.last())
+        output = saved.allocate(type, {state->local_rows / patches_per_token_, role_.output_width});
+    const Tensor stream = role_.stage.first() ? embed(packed, *state, kept, scratch)
+                                              : layers_.receive(inputs.front(), state->local_rows, kept);
+    state->stack =
+        layers_.forward(stream, state->sequences, kept, scratch, [&](int layer, const Tensor& inner) {
+            const int i = deepstack_of(layer);
+            if (i >= 0) merge(deepstack_[i], *state, inner, (1 + i) * width_, output, kept, scratch);
+        });
+    if (role_.stage.last())
+        merge(*merger_, *state, state->stack.output, 0, output, kept, scratch);
+    else
         output = layers_.send(state->stack, saved);
-        return state;
-    }
-
-    store_.layer_needed(merger_layer_);
-    state->normed = kept.allocate(type, {state->local_rows, spec_.width});
-    state->norm = norm_->allocate(state->local_rows, type, kept);
-    norm_->forward(state->stack.output, state->normed, state->norm);
-    output = saved.allocate(type, {state->local_rows / patches_per_token_, role_.output_width});
-    merge_and_project(*state, output, kept, scratch);
     return state;
-}
-
-void Vision::merge_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
-                            backend::Arena& scratch) const {
-    const DType type = role_.compute;
-    const std::span<const std::int64_t> tp_rows = state.tp_token_rows;
-    const std::int64_t tokens = state.merged.dim(0);
-    const Tensor d_activated = scratch.allocate(type, {tokens, state.activated.columns()});
-    const Tensor d_merged = scratch.allocate(type, {tokens, state.merged.columns()});
-    const Tensor d_normed = scratch.allocate(type, {state.local_rows, spec_.width});
-    {
-        const backend::ArenaScope gathered(scratch);
-        const Tensor d_rows = sequence_parallel_.all_gather(d_output, tp_rows, scratch);
-        ops::linear_backward_input(backend_, d_rows, project_weight_->weight, d_activated, false);
-        ops::linear_backward_weight(backend_, d_rows, state.activated, project_weight_->gradient);
-    }
-    // Every tp rank has a copy of this bias and adds the gradient of its local rows only. The sum over the
-    // copies is taken at the end of the step (parallel/parameter_group.hpp).
-    ops::bias_backward(backend_, d_output, project_bias_->gradient, scratch);
-    ops::gelu_backward(backend_, d_activated, state.merged, d_merged, ops::GeluForm::tanh);
-    {
-        const backend::ArenaScope gathered(scratch);
-        const Tensor partial = sequence_parallel_.rows_of_all(as_tokens(d_normed), tp_rows, scratch);
-        ops::linear_backward_input(backend_, d_merged, merge_weight_->weight, partial, false);
-        ops::linear_backward_weight(backend_, d_merged,
-                                    sequence_parallel_.all_gather(as_tokens(state.normed), tp_rows, scratch),
-                                    merge_weight_->gradient, merge_bias_->gradient, scratch);
-        sequence_parallel_.reduce_scatter(partial, as_tokens(d_normed), tp_rows, scratch);
-    }
-    norm_->backward(d_normed, state.stack.output, state.norm, d_stream, false, scratch);
 }
 
 void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
@@ -237,16 +251,17 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     const bool first = role_.stage.first();
     const Tensor d_stream =
         first ? scratch.allocate(role_.compute, {state.local_rows, spec_.width}) : d_inputs.front();
-    if (role_.stage.last()) {
-        merge_backward(state, d_output, d_stream, scratch);
-        store_.layer_final(merger_layer_);
-    } else {
+    if (role_.stage.last())
+        merge_backward(*merger_, state.mergers.back(), state, d_output, 0, d_stream, false, scratch);
+    else
         ops::convert(backend_, d_output, d_stream);
-    }
-    layers_.backward(state.stack, state.sequences, d_stream, scratch);
-    if (first)
-        ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
-                                    patch_bias_->gradient, scratch);
+    layers_.backward(state.stack, state.sequences, d_stream, scratch, [&](int layer, const Tensor& d_inner) {
+        const int i = deepstack_of(layer);
+        if (i >= 0)
+            merge_backward(deepstack_[i], state.mergers[i], state, d_output, (1 + i) * width_, d_inner, true,
+                           scratch);
+    });
+    if (first) embed_backward(state, d_stream, scratch);
 }
 
 }  // namespace maestro::model

@@ -1,10 +1,13 @@
-// The vision encoder: patches of pictures of any size, transformer layers with 2-D rotary positions and
-// attention within each picture, a merger that turns merge x merge patches into one token, and a projector to
-// the language model's width (the form of Qwen2-VL's encoder). The tp ranks share the heads and the merger's
-// channels.
+// The vision encoder: patches of pictures of any size, with a learned position where the model has a table of
+// them, transformer layers with 2-D rotary positions and attention within each picture, and a merger that
+// turns merge x merge patches into one token of the language model (the form of Qwen2-VL's encoder). The tp
+// ranks share the heads and the merger's channels.
+//
+// With DeepStack (Qwen3-VL), mergers of some inner layers' outputs give the language model further rows for
+// each token. A row of the output then has the token's embedding and behind it those of the inner layers.
 //
 // A pipeline stage has some of the layers (Role::stage); the first one also cuts the pictures into patches,
-// the last one merges and projects.
+// the last one merges. An encoder with DeepStack has one stage.
 //
 // Shape letters: P patches of a slice, `local` of them on this rank; C encoder width; O output width.
 #pragma once
@@ -12,7 +15,7 @@
 #include <optional>
 
 #include "base/rotary_pairs.hpp"
-#include "model/norm.hpp"
+#include "model/patch_merger.hpp"
 #include "model/transformer.hpp"
 
 namespace maestro::model {
@@ -37,38 +40,44 @@ private:
     PackedPictures pack(const Batch& batch) const;
     /// From the packed patches to those of this rank.
     parallel::Sequences sequences_of(const PackedPictures& packed) const;
-    /// state.patches[local, patch^2 * channels]: this rank's patches, cut from the pictures.
+    /// state.patches[local, patch_columns_]: this rank's patches, cut from the pictures.
     void cut_patches(const PackedPictures& packed, State& state, backend::Arena& kept,
                      backend::Arena& scratch) const;
     /// Computes the rotary tables of the slice and copies its row numbers to the device.
     void set_positions(const PackedPictures& packed, State& state, backend::Arena& kept,
                        backend::Arena& scratch) const;
-    /// output[local / merge^2, O] from state.normed[local, C]. Collective over tp.
-    void merge_and_project(State& state, const Tensor& output, backend::Arena& kept,
-                           backend::Arena& scratch) const;
-    /// The backward pass of the final norm, the merger and the projector: d_stream[local, C], the gradient of
-    /// the layers' output. Collective over tp.
-    void merge_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
+    /// Returns the embeddings of the patches [local, C], with their learned positions.
+    Tensor embed(const PackedPictures& packed, State& state, backend::Arena& kept,
+                 backend::Arena& scratch) const;
+    /// Its backward pass, which ends here: pixels have no gradient.
+    void embed_backward(const State& state, const Tensor& d_stream, backend::Arena& scratch) const;
+    /// One merger of the model and its layer in the parameter store.
+    struct Merger {
+        int layer;
+        PatchMerger merger;
+    };
+    /// Columns [column, column + O) of output[tokens, output width] from stream[local, C].
+    void merge(const Merger& merger, State& state, const Tensor& stream, std::int64_t column,
+               const Tensor& output, backend::Arena& kept, backend::Arena& scratch) const;
+    /// d_stream[local, C] (+)= the gradient of the merger's input. `a`: what the merger kept.
+    void merge_backward(const Merger& merger, const PatchMergerActivations& a, const State& state,
+                        const Tensor& d_output, std::int64_t column, const Tensor& d_stream, bool accumulate,
                         backend::Arena& scratch) const;
-    /// Views the rows of merge^2 patches as one row each. patchify() puts the patches of a token one after
-    /// another, so that merging them copies nothing.
-    Tensor as_tokens(const Tensor& patch_rows) const {
-        return patch_rows.reshape({patch_rows.dim(0) / patches_per_token_, patches_per_token_ * spec_.width});
-    }
+    /// The place of a layer among those of DeepStack, or -1.
+    int deepstack_of(int layer) const;
 
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
     std::int64_t patches_per_token_;  ///< merge^2
     RotaryPairs rotary_;
-    parallel::SequenceParallel sequence_parallel_;
+    std::int64_t patch_columns_;                             ///< values of a patch
+    std::int64_t width_;                                     ///< O: of a token in the language model
     const parallel::Parameter *patch_weight_, *patch_bias_;  ///< null after the first stage
+    const parallel::Parameter* positions_;                   ///< [S, C]; null: none
+    std::vector<Merger> deepstack_;
     Transformer layers_;
-    /// Null before the last stage.
-    int merger_layer_ = 0;  ///< in the parameter store
-    std::optional<Norm> norm_;
-    const parallel::Parameter *merge_weight_ = nullptr, *merge_bias_ = nullptr, *project_weight_ = nullptr,
-                              *project_bias_ = nullptr;
+    std::optional<Merger> merger_;  ///< none before the last stage
 };
 
 }  // namespace maestro::model

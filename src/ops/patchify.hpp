@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "base/patch_order.hpp"
 
 namespace maestro::ops {
 
@@ -17,10 +18,11 @@ std::int64_t picture_patches(std::int64_t height, std::int64_t width, std::int64
 /// Appends the patch row and patch column of every patch of a picture to y and x, in the order of patches.
 void patch_positions(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge,
                      std::vector<std::int32_t>& y, std::vector<std::int32_t>& x);
-/// patches[n, patch * patch * channels] = value / 127.5 - 1 for the n patches from `first` on. `pixels` are
-/// u8[height, width, channels]. Throws Error(broken_invariant) where the picture does not have these patches.
+/// patches[n, frames_of(order) * patch * patch * channels] = value / 127.5 - 1 for the n patches from `first`
+/// on. `pixels` are u8[height, width, channels]. Throws Error(broken_invariant) where the picture does not
+/// have these patches.
 void patchify(backend::Backend& b, const Tensor& pixels, std::int64_t height, std::int64_t width,
-              std::int64_t channels, std::int64_t patch, std::int64_t merge, std::int64_t first,
-              const Tensor& patches);
+              std::int64_t channels, std::int64_t patch, std::int64_t merge, PatchOrder order,
+              std::int64_t first, const Tensor& patches);
 
 }  // namespace maestro::ops

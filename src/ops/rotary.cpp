@@ -127,6 +127,21 @@ RotaryPairs rotary_2d(std::int64_t dim, double theta) {
     return pairs;
 }
 
+RotaryPairs rotary_3d(std::int64_t dim, double theta, const std::array<int, 3>& sections) {
+    RotaryPairs pairs = rotary_1d(dim, theta);
+    MAESTRO_CHECK(sections[0] + sections[1] + sections[2] == pairs.count,
+                  "sections of {}, {} and {} of {} pairs", sections[0], sections[1], sections[2],
+                  pairs.count);
+    for (int j = 0; j < pairs.count; ++j)
+        if (const int axis = j % 3; axis > 0 && j < 3 * sections[static_cast<std::size_t>(axis)])
+            pairs.axis[j] = static_cast<std::uint8_t>(axis);
+    return pairs;
+}
+
+std::size_t axes_of(const RotaryPairs& pairs) {
+    return 1 + *std::max_element(pairs.axis, pairs.axis + pairs.count);
+}
+
 void scale(RotaryPairs& pairs, const RotaryScaling& s) {
     if (s.factor == 1) return;
     for (int j = 0; j < pairs.count; ++j) {

@@ -3,6 +3,7 @@
 // query heads, K KV heads, D channels of a head.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -17,6 +18,14 @@ RotaryPairs rotary_1d(std::int64_t dim, double theta);
 /// frequencies theta^(-2j/(D/2)) each (Qwen2-VL's vision encoder). Throws Error(broken_invariant) if D is not
 /// a multiple of 4.
 RotaryPairs rotary_2d(std::int64_t dim, double theta);
+
+/// For texts with pictures: as rotary_1d(), but pairs rotate by three positions in turn. Of the pairs j,
+/// those with j % 3 = 1 below 3 sections[1] rotate by the row, those with j % 3 = 2 below 3 sections[2] by
+/// the column, and all others by the time (Qwen3-VL's interleaved M-RoPE). Where the three are equal, this is
+/// rotary_1d(). Throws Error(broken_invariant) unless the sections add up to D/2.
+RotaryPairs rotary_3d(std::int64_t dim, double theta, const std::array<int, 3>& sections);
+/// How many positions each row has.
+std::size_t axes_of(const RotaryPairs& pairs);
 
 /// Divides the frequencies of pairs that turn less than low_frequency_factor times over the original length,
 /// keeps those that turn more than high_frequency_factor times, and interpolates between.

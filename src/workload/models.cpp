@@ -38,7 +38,8 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
         if (e.from == section && last)
             // An encoder projects its output to the width of the section that it feeds; hidden states keep
             // theirs.
-            role.output_width = scenario.models[s.kind == graph::Kind::vision ? e.to : section].width;
+            role.output_width =
+                model::row_width({e.tensor, scenario.models[section]}, scenario.models[e.to].width);
         if (e.to != section) continue;
         // In the order of SectionGraph::stage_edges. Embeddings enter the first stage. A later one needs to
         // know only how many rows they are.

@@ -90,6 +90,7 @@ model::ModelSpec spec_of(const config::Model& m) {
             .name = m.name,
             .family = m.family,
             .form = vision ? family->vision : family->language,
+            .vision_form = family->vision_form,
             .layers = static_cast<int>(m.layers),
             .width = static_cast<int>(m.width),
             .heads = static_cast<int>(m.heads),
@@ -102,11 +103,17 @@ model::ModelSpec spec_of(const config::Model& m) {
                              .low_frequency_factor = m.rope_low_frequency_factor,
                              .high_frequency_factor = m.rope_high_frequency_factor,
                              .original_length = m.rope_original_length},
+            .rope_sections = m.rope_sections.empty()
+                                 ? std::array<int, 3>{}
+                                 : std::array{m.rope_sections[0], m.rope_sections[1], m.rope_sections[2]},
             .norm_eps = m.norm_eps,
             .tie_embeddings = m.tie_embeddings,
             .patch = static_cast<int>(m.patch),
             .merge = static_cast<int>(m.merge),
-            .channels = static_cast<int>(m.channels)};
+            .channels = static_cast<int>(m.channels),
+            .output_width = static_cast<int>(m.output_width),
+            .position_table = static_cast<int>(m.position_table),
+            .deepstack = m.deepstack};
 }
 
 int Scenario::full_micro_batch(int section) const {

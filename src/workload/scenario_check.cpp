@@ -172,6 +172,30 @@ void check_teaching(const Scenario& scenario, const graph::Edge& e, std::vector<
              "a vision section of the same patch and merge, or neither"});
 }
 
+/// An encoder fits the section that it feeds.
+void check_encoder(const Scenario& scenario, const graph::Edge& e, std::vector<graph::Refusal>& refusals) {
+    const model::ModelSpec &encoder = scenario.models[e.from], &fed = scenario.models[e.to];
+    if (encoder.output_width > 0 && encoder.output_width != fed.width)
+        refusals.push_back({"model." + encoder.name + ".output_width",
+                            fmt::format("{} here, but '{}', which it feeds, has the width {}",
+                                        encoder.output_width, e.to_name, fed.width)});
+    if (encoder.deepstack.empty()) return;
+    const graph::Layout& layout = scenario.graph.sections[e.from].layout;
+    if (layout.stage_count() > 1)
+        refusals.push_back({section_key(scenario.graph.sections[e.from], "layout.pp"),
+                            fmt::format("{} stages of an encoder with deepstack are not built; allowed: 1",
+                                        layout.stage_count())});
+    const graph::Section& to = scenario.graph.sections[e.to];
+    const int most = to.layout.layers.empty() ? fed.layers - to.layout.stage_count() + 1
+                                              : to.layout.layers.front(),
+              needed = static_cast<int>(encoder.deepstack.size());
+    if (needed > most)
+        refusals.push_back({section_key(to, to.layout.layers.empty() ? "layout.pp" : "layout.stages"),
+                            fmt::format("the first stage has {} layers, but '{}' delivers rows for {} "
+                                        "(deepstack), all of which have to be in it",
+                                        most, e.from_name, needed)});
+}
+
 }  // namespace
 
 void check_layouts(const std::vector<graph::Section>& sections, const std::vector<model::ModelSpec>& models,
@@ -205,7 +229,10 @@ void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals
         const graph::Section &up = graph.sections[e.from], &down = graph.sections[e.to];
         if (up.kind == graph::Kind::any) continue;  // only the times of its tasks are known
         check_siblings(scenario, i, refusals);
-        if (e.tensor == EdgeTensor::hidden) check_teaching(scenario, e, refusals);
+        if (e.tensor == EdgeTensor::hidden)
+            check_teaching(scenario, e, refusals);
+        else
+            check_encoder(scenario, e, refusals);
         if (up.layout.tp > scenario.models[e.to].width)
             refusals.push_back(
                 {section_key(up, "layout.tp"),

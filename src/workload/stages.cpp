@@ -23,8 +23,11 @@ double flops_of(const Scenario& scenario, int section, int index, std::int64_t t
         const int side = kProbedSide * spec.patch * spec.merge;
         sample = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
     }
-    const model::Role role =
+    model::Role role =
         role_of(scenario, section, {.index = index, .count = 3, .first_layer = index, .layers = 1});
+    // What is added after the first layers costs next to nothing, and a stage of one layer has no room for
+    // it.
+    for (model::InputSpec& input : role.inputs) input.from.deepstack.clear();
     const model::Footprint footprint = model::measure(spec, role, std::span(&sample, 1));
     return footprint.forward_flops + footprint.backward_flops;
 }
@@ -38,11 +41,21 @@ std::vector<double> costs_of_layers(const Scenario& scenario, int section, std::
     return costs;
 }
 
+/// Returns after how many layers, all of the first stage, an encoder's rows are added.
+int deepstack_of(const Scenario& scenario, int section) {
+    std::size_t most = 0;
+    for (const graph::Edge& e : scenario.graph.edges)
+        if (e.to == section && e.tensor == EdgeTensor::embeddings)
+            most = std::max(most, scenario.models[e.from].deepstack.size());
+    return static_cast<int>(most);
+}
+
 }  // namespace
 
-std::vector<int> linear_partition(std::span<const double> costs, int parts) {
+std::vector<int> linear_partition(std::span<const double> costs, int parts, int first) {
     const std::size_t n = costs.size(), p = static_cast<std::size_t>(parts);
-    MAESTRO_CHECK(parts >= 1 && p <= n, "{} parts of {} costs", parts, n);
+    MAESTRO_CHECK(parts >= 1 && first >= 1 && p + static_cast<std::size_t>(first) <= n + 1,
+                  "{} parts of {} costs, at least {} in the first", parts, n, first);
     constexpr double kNone = std::numeric_limits<double>::infinity();
     std::vector<double> sum(n + 1, 0.0);
     for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
@@ -53,7 +66,7 @@ std::vector<int> linear_partition(std::span<const double> costs, int parts) {
         std::vector<std::vector<double>> best(p + 1, std::vector<double>(n + 1, kNone));
         best[0][0] = 0;
         for (std::size_t k = 1; k <= p; ++k)
-            for (std::size_t i = k; i <= n; ++i)
+            for (std::size_t i = k + static_cast<std::size_t>(first) - 1; i <= n; ++i)
                 for (std::size_t j = k - 1; j < i; ++j)
                     if (const double value = join(best[k - 1][j], sum[i] - sum[j]); value < best[k][i]) {
                         best[k][i] = value;
@@ -82,7 +95,8 @@ std::vector<Range> layers_of_stages(const Scenario& scenario, int section, std::
     if (!layout.layers.empty())
         counts = layout.layers;
     else if (layout.stage_count() > 1)
-        counts = linear_partition(costs_of_layers(scenario, section, tokens), layout.stage_count());
+        counts = linear_partition(costs_of_layers(scenario, section, tokens), layout.stage_count(),
+                                  std::max(deepstack_of(scenario, section), 1));
     std::int64_t first = 0;
     for (std::size_t k = 0; k < layers.size(); ++k) {
         layers[k] = {first, first + counts[k]};

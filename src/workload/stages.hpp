@@ -10,11 +10,11 @@
 
 namespace maestro::workload {
 
-/// Cuts the list `costs` into `parts` consecutive parts, each with at least one element, and returns how many
-/// elements each has: so that the largest sum is as small as possible and, among such cuts, the sum of
-/// squares is. Exact, by dynamic programming (the linear partition problem: Skiena, "The Algorithm Design
-/// Manual"). No more parts than costs.
-std::vector<int> linear_partition(std::span<const double> costs, int parts);
+/// Cuts the list `costs` into `parts` consecutive parts, each with at least one element, the first with at
+/// least `first`, and returns how many elements each has: so that the largest sum is as small as possible
+/// and, among such cuts, the sum of squares is. Exact, by dynamic programming (the linear partition problem:
+/// Skiena, "The Algorithm Design Manual"). No more parts than costs.
+std::vector<int> linear_partition(std::span<const double> costs, int parts, int first = 1);
 
 /// Returns the layers of each stage of a section: those that the deck lists, or a cut that balances the
 /// floating-point operations of the stages, the embedding and the head included, for samples of `tokens`

@@ -80,7 +80,8 @@ std::vector<Operation> blocks() {
                           patches = w.result(t, {ops::picture_patches(height, width, kPatch, kMerge),
                                                  kPatch * kPatch * kChannels});
              return [=, &w] {
-                 ops::patchify(w.b, pixels, height, width, kChannels, kPatch, kMerge, 0, patches);
+                 ops::patchify(w.b, pixels, height, width, kChannels, kPatch, kMerge, PatchOrder::pixels, 0,
+                               patches);
              };
          }},
     };

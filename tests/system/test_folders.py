@@ -42,7 +42,7 @@ class Safetensors:
 
     def __getitem__(self, name):
         tensor = self.header[name]
-        kind = {"F64": "<f8", "F32": "<f4", "I64": "<i8"}[tensor["dtype"]]
+        kind = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "U8": "u1"}[tensor["dtype"]]
         return np.frombuffer(self.data[slice(*tensor["data_offsets"])], kind).reshape(tensor["shape"])
 
 

@@ -43,19 +43,16 @@ void check_tied(safetensors::SafetensorsFolder& folder, const model::ModelSpec& 
                                 head.file->path().string(), names.head, names.embedding));
 }
 
-/// The tensor, which has so many rows of a parameter of this shape.
+/// The tensor of the piece.
 safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder& folder,
-                                                 const model::ModelSpec& spec, const families::Piece& piece,
-                                                 const std::vector<std::int64_t>& shape) {
+                                                 const model::ModelSpec& spec, const families::Piece& piece) {
     const auto found = folder.find(name_in(folder, spec, piece));
-    std::vector<std::int64_t> expected = shape;
-    expected[0] = piece.rows;
-    if (found.tensor->shape != expected)
+    if (found.tensor->shape != piece.shape)
         throw Error(ExitCode::bad_data,
                     fmt::format("{}: tensor \"{}\" has the shape [{}], but by config.json [{}]; "
                                 "the folder's files do not belong together",
                                 found.file->path().string(), piece.tensor,
-                                fmt::join(found.tensor->shape, ", "), fmt::join(expected, ", ")));
+                                fmt::join(found.tensor->shape, ", "), fmt::join(piece.shape, ", ")));
     return found;
 }
 
@@ -65,11 +62,11 @@ void read_block(safetensors::SafetensorsFolder& folder, const model::ModelSpec& 
                 Pulse& pulse) {
     std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
     for (Extent& e : extents) e.local -= block.begin;
-    const std::vector<families::Piece> pieces = families::pieces_of(spec, source, p.shape[0]);
+    const std::vector<families::Piece> pieces = families::pieces_of(spec, source, p.shape);
     const auto by_piece = families::extents_by_piece(pieces, whole(p.shape).columns.size(), extents);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
         if (by_piece[i].empty()) continue;
-        const auto found = find_piece(folder, spec, pieces[i], p.shape);
+        const auto found = find_piece(folder, spec, pieces[i]);
         pulse.doing(fmt::format("reading {} of {}", pieces[i].tensor, folder.path().string()));
         found.file->read(*found.tensor, by_piece[i], values, pulse);
     }
@@ -81,7 +78,8 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(con
     const auto meta = backend::make_meta();
     model::Role role{};
     role.section = spec.name;
-    role.loss = true;
+    role.loss = spec.kind == model::ModelSpec::Kind::language;
+    role.output_width = model::row_width({EdgeTensor::embeddings, spec}, spec.output_width);
     const auto module = model::make_module(*meta, spec, role);
     std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
     for (const parallel::Parameter& p : module->parameters().parameters()) all.emplace_back(p.name, p.shape);
@@ -93,13 +91,14 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
     folder.open_all();
     std::set<std::string, std::less<>> used;
     for (const auto& [name, shape] : parameters_of(spec))
-        for (const families::Piece& piece : families::pieces_of(spec, name, shape[0])) {
-            find_piece(folder, spec, piece, shape);
+        for (const families::Piece& piece : families::pieces_of(spec, name, shape)) {
+            find_piece(folder, spec, piece);
             used.insert(name_in(folder, spec, piece));
         }
     std::vector<std::string> others;
     for (const auto& entry : folder.entries())
-        if (!used.contains(entry.tensor) && !families::is_ignored(entry.tensor))
+        if (!used.contains(entry.tensor) && !families::is_ignored(entry.tensor) &&
+            !families::is_of_other_kind(spec, entry.tensor))
             others.push_back(entry.tensor);
     check_tied(folder, spec, pulse);
     if (spec.tie_embeddings) std::erase(others, families::tied_tensors(spec).head);

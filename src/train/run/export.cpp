@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -32,25 +33,49 @@ std::string setting(const Settings& settings, const std::string& key) {
     return at == settings.end() ? std::string() : at->second;
 }
 
-/// The section to export: the one that was asked for, or the only one.
-std::string choose_section(const std::string& checkpoint, const std::string& asked) {
+/// A section of the checkpoint with its model, and the folder that it started from.
+struct Exported {
+    std::string section, folder;
+    model::ModelSpec spec;
+};
+
+Exported describe(const Settings& settings, const std::string& section) {
+    Exported found{.section = section,
+                   .folder = setting(settings, "section." + section + ".weights"),
+                   .spec = workload::spec_of(
+                       config::model_of(settings, setting(settings, "section." + section + ".model")))};
+    if (families::find_family(found.spec.family)->model_type.empty())
+        throw Error(ExitCode::bad_data,
+                    fmt::format("section {}: a model of family {} has no form that other programs load; "
+                                "export sections that started from a model folder",
+                                section, found.spec.family),
+                    Scope::all_ranks);
+    return found;
+}
+
+/// Returns the sections to export: the one that was asked for, the only one, or all where they are the models
+/// of one folder.
+std::vector<Exported> choose_sections(const std::string& checkpoint, const Settings& settings,
+                                      const std::string& asked) {
     const std::vector<std::string> names = io::sections_of(checkpoint);
-    if (std::find(names.begin(), names.end(), asked) != names.end()) return asked;
-    if (asked.empty() && names.size() == 1) return names.front();
+    if (std::find(names.begin(), names.end(), asked) != names.end()) return {describe(settings, asked)};
+    std::vector<Exported> all;
+    std::set<std::pair<std::string, model::ModelSpec::Kind>> kinds;
+    if (asked.empty())
+        for (const std::string& name : names) {
+            all.push_back(describe(settings, name));
+            kinds.emplace(all.back().folder, all.back().spec.kind);
+        }
+    const bool one_folder = std::all_of(all.begin(), all.end(),
+                                        [&](const Exported& e) { return e.folder == all.front().folder; });
+    if (!all.empty() && one_folder && kinds.size() == all.size()) return all;
     throw Error(ExitCode::usage,
                 fmt::format("{}: {}; give --section, one of {}", checkpoint,
-                            asked.empty() ? "has several sections" : "has no section '" + asked + "'",
+                            asked.empty() ? "has sections that are not parts of one model folder"
+                                          : "has no section '" + asked + "'",
                             fmt::join(names, ", ")),
                 Scope::all_ranks);
 }
-
-/// A parameter of the model, and the tensors that its rows become.
-struct Source {
-    std::string name;
-    std::vector<std::int64_t> shape;
-    std::vector<families::Piece> pieces;
-    std::size_t first_tensor;  ///< of the layout: that of the first piece
-};
 
 /// Element types as in the folder that the section started from, else bf16.
 safetensors::StoredType type_of(safetensors::SafetensorsFolder& from, const std::string& tensor) {
@@ -59,27 +84,96 @@ safetensors::StoredType type_of(safetensors::SafetensorsFolder& from, const std:
     return safetensors::is_writable(type) ? type : safetensors::StoredType::f32;
 }
 
-/// This rank's part of every parameter, from the checkpoint to the files.
-void write_part(const comm::Communicator& world, const io::SectionReader& stored,
-                const std::vector<Source>& sources, safetensors::SafetensorsWriter& writer, Pulse& pulse) {
-    constexpr std::int64_t kBlock = 1 << 22;  // elements, 16 MiB
-    for (const Source& source : sources) {
-        const Shard all = whole(source.shape);
-        const Range part = part_of(all.size(), world.rank(), world.size());
-        for (std::int64_t at = part.begin; at < part.end; at += kBlock) {
-            const Range block{at, std::min(at + kBlock, part.end)};
-            pulse.doing("exporting " + source.name);
-            const std::vector<float> values =
-                stored.read(source.name, source.shape, io::Stored::weight, all, block);
-            const Extent extent{block.begin, 0, block.size()};
-            const auto by_piece =
-                families::extents_by_piece(source.pieces, all.columns.size(), std::span(&extent, 1));
-            for (std::size_t i = 0; i < by_piece.size(); ++i)
-                if (!by_piece[i].empty()) writer.write(source.first_tensor + i, by_piece[i], values.data());
+/// What an exported folder consists of, and the part of it that each rank writes.
+class Contents {
+public:
+    Contents(const std::string& checkpoint, const std::vector<Exported>& sections,
+             safetensors::SafetensorsFolder& from, Pulse& pulse)
+        : checkpoint_(checkpoint), from_(from), pulse_(pulse) {
+        for (const Exported& e : sections) {
+            sections_.push_back({e.section, {}});
+            for (const auto& [name, shape] : parameters_of(e.spec)) {
+                sections_.back().parameters.push_back(
+                    {name, shape, families::pieces_of(e.spec, name, shape), tensors_.size()});
+                for (const families::Piece& piece : sections_.back().parameters.back().pieces)
+                    tensors_.push_back({piece.tensor, type_of(from, piece.tensor), piece.shape});
+            }
+        }
+        // A folder of which one model was trained remains a whole folder.
+        copied_ = tensors_.size();
+        for (const auto& entry : from.entries()) {
+            const auto other = [&](const Exported& e) {
+                return families::is_of_other_kind(e.spec, entry.tensor);
+            };
+            if (!families::is_ignored(entry.tensor) && std::all_of(sections.begin(), sections.end(), other))
+                tensors_.push_back(
+                    {entry.tensor, type_of(from, entry.tensor), from.find(entry.tensor).tensor->shape});
         }
     }
-    writer.sync();
-}
+    const std::vector<safetensors::TensorSpec>& tensors() const { return tensors_; }
+    std::size_t copied() const { return tensors_.size() - copied_; }  ///< from the folder, unchanged
+
+    /// Writes part `rank` of `ranks` of every tensor. The tensors of `writer` are those of tensors().
+    void write(int rank, int ranks, safetensors::SafetensorsWriter& writer) {
+        for (const Section& section : sections_) {
+            const io::SectionReader stored(checkpoint_, section.name, pulse_);
+            for (const Source& source : section.parameters)
+                for_blocks(whole(source.shape).size(), rank, ranks,
+                           [&](Range block) { write_block(stored, source, block, writer); });
+        }
+        for (std::size_t t = copied_; t < tensors_.size(); ++t) {
+            const auto found = from_.find(tensors_[t].name);
+            for_blocks(found.tensor->elements, rank, ranks, [&](Range block) {
+                pulse_.doing("copying " + tensors_[t].name);
+                std::vector<float> values(static_cast<std::size_t>(block.size()));
+                found.file->read(*found.tensor, block, values.data(), pulse_);
+                const Extent extent{block.begin, 0, block.size()};
+                writer.write(t, std::span(&extent, 1), values.data());
+            });
+        }
+        writer.sync();
+    }
+
+private:
+    /// A parameter of a model, and the tensors that its rows become.
+    struct Source {
+        std::string name;
+        std::vector<std::int64_t> shape;
+        std::vector<families::Piece> pieces;
+        std::size_t first_tensor;  ///< that of the first piece
+    };
+    struct Section {
+        std::string name;
+        std::vector<Source> parameters;
+    };
+
+    template <class Body>
+    static void for_blocks(std::int64_t elements, int rank, int ranks, Body&& body) {
+        constexpr std::int64_t kBlock = 1 << 22;  // elements, 16 MiB
+        const Range part = part_of(elements, rank, ranks);
+        for (std::int64_t at = part.begin; at < part.end; at += kBlock)
+            body(Range{at, std::min(at + kBlock, part.end)});
+    }
+    void write_block(const io::SectionReader& stored, const Source& source, Range block,
+                     safetensors::SafetensorsWriter& writer) {
+        const Shard all = whole(source.shape);
+        pulse_.doing("exporting " + source.name);
+        const std::vector<float> values =
+            stored.read(source.name, source.shape, io::Stored::weight, all, block);
+        const Extent extent{block.begin, 0, block.size()};
+        const auto by_piece =
+            families::extents_by_piece(source.pieces, all.columns.size(), std::span(&extent, 1));
+        for (std::size_t i = 0; i < by_piece.size(); ++i)
+            if (!by_piece[i].empty()) writer.write(source.first_tensor + i, by_piece[i], values.data());
+    }
+
+    std::string checkpoint_;
+    safetensors::SafetensorsFolder& from_;
+    Pulse& pulse_;
+    std::vector<Section> sections_;
+    std::vector<safetensors::TensorSpec> tensors_;
+    std::size_t copied_;  ///< the first tensor that comes from the folder
+};
 
 /// Files of the folder that tools need beside the weights.
 bool is_companion(const std::string& name) {
@@ -101,49 +195,34 @@ void copy_companions(const fs::path& from, const fs::path& to) {
 void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse) {
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, pulse);
     const Settings settings = io::read_train_state(checkpoint, pulse).settings;
-    const std::string section = choose_section(checkpoint, line.section);
-    const std::string model = setting(settings, "section." + section + ".model"),
-                      weights = setting(settings, "section." + section + ".weights");
-    const model::ModelSpec spec = workload::spec_of(config::model_of(settings, model));
-    if (families::find_family(spec.family)->model_type.empty())
-        throw Error(ExitCode::bad_data,
-                    fmt::format("section {}: a model of family {} has no form that other programs load; "
-                                "export sections that started from a model folder",
-                                section, spec.family),
-                    Scope::all_ranks);
-
-    if (!fs::exists(fs::path(weights) / "config.json"))
+    const std::vector<Exported> sections = choose_sections(checkpoint, settings, line.section);
+    const std::string& folder = sections.front().folder;
+    if (!fs::exists(fs::path(folder) / "config.json"))
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: the folder that section {} started from is missing; its config.json "
                                 "and tokenizer belong to the export. Run from the directory of the training, "
                                 "or put it back",
-                                weights.empty() ? "\"\"" : weights, section),
+                                folder.empty() ? "\"\"" : folder, sections.front().section),
                     Scope::all_ranks);
-    safetensors::SafetensorsFolder from(weights, pulse);
-    std::vector<Source> sources;
-    std::vector<safetensors::TensorSpec> tensors;
-    for (const auto& [name, shape] : parameters_of(spec)) {
-        Source source{name, shape, families::pieces_of(spec, name, shape[0]), tensors.size()};
-        for (const families::Piece& piece : source.pieces) {
-            std::vector<std::int64_t> piece_shape = shape;
-            piece_shape[0] = piece.rows;
-            tensors.push_back({piece.tensor, type_of(from, piece.tensor), piece_shape});
-        }
-        sources.push_back(std::move(source));
-    }
-    const safetensors::OutputLayout layout = safetensors::lay_out(std::move(tensors));
+    safetensors::SafetensorsFolder from(folder, pulse);
+    Contents contents(checkpoint, sections, from, pulse);
+    const safetensors::OutputLayout layout = safetensors::lay_out(contents.tensors());
     safetensors::SafetensorsWriter writer(line.to, layout, pulse);
     comm::agree(world, [&] {
         if (world.rank() == 0) writer.prepare();
     });
-    comm::agree(world, [&] {
-        write_part(world, io::SectionReader(checkpoint, section, pulse), sources, writer, pulse);
-    });
+    comm::agree(world, [&] { contents.write(world.rank(), world.size(), writer); });
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
-        copy_companions(weights, line.to);
+        copy_companions(folder, line.to);
         writer.publish();
-        log::info("{}: {} tensors of section {} of {}", line.to, layout.tensors.size(), section, checkpoint);
+        std::vector<std::string> names;
+        for (const Exported& e : sections) names.push_back(e.section);
+        log::info("{}: {} tensors of {} of {}{}", line.to, contents.tensors().size() - contents.copied(),
+                  fmt::join(names, " and "), checkpoint,
+                  contents.copied() > 0
+                      ? fmt::format(", and {} of {}, which were not trained", contents.copied(), folder)
+                      : "");
     });
 }
 

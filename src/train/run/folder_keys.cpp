@@ -8,7 +8,8 @@
 
 namespace maestro::train {
 
-std::optional<families::ModelKeys> folder_keys(const comm::Communicator& world, const std::string& weights) {
+std::optional<families::ModelKeys> folder_keys(const comm::Communicator& world, const std::string& weights,
+                                               const std::string& kind) {
     constexpr std::size_t kMaxBytes = 1 << 20;
     const std::string path = (std::filesystem::path(weights) / "config.json").string();
     std::string text;
@@ -21,7 +22,7 @@ std::optional<families::ModelKeys> folder_keys(const comm::Communicator& world, 
     });
     world.broadcast(text);
     if (text.empty()) return {};
-    return families::read_config(text, path);
+    return families::read_config(text, path, kind);
 }
 
 }  // namespace maestro::train

@@ -25,14 +25,12 @@ std::string in_toml(const std::string& text) {
     return escaped;
 }
 
-std::string deck_of(const std::string& folder, const families::ModelKeys& keys) {
-    const auto absolute = std::filesystem::path(folder).lexically_normal();
-    const std::string name =
-        absolute.has_filename() ? absolute.filename().string() : absolute.parent_path().filename().string();
-    return fmt::format(
-        R"(# Fine-tunes {folder}: family {family}, {layers} layers of width {width}, {heads} heads, vocabulary {vocabulary}.
-# docs/deck.md describes every key.
+std::string name_of(const std::string& folder) {
+    const auto path = std::filesystem::path(folder).lexically_normal();
+    return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
 
+constexpr const char* kRun = R"(
 [run]
 output = "runs/{name}"
 precision = "bf16"               # "fp32" needs about twice the memory
@@ -41,7 +39,7 @@ precision = "bf16"               # "fp32" needs about twice the memory
 train = "data/{name}-train.h5"
 validation = "data/{name}-validation.h5"
 global_batch = 32                # samples of a step, over all replicas
-sequence_length = 4096           # the longest sample, in tokens
+sequence_length = 4096           # the longest sample, in tokens{pictures}
 
 [train]
 steps = 1000
@@ -60,9 +58,28 @@ keep = 2
 
 [schedule]
 policy = "wavefront"
+)";
 
-[model.language]                 # sizes come from the folder of the section's weights
+constexpr const char* kModels = R"(
+{table:<32} # sizes come from the folder of the section's weights
+kind = "{kind}"
+)";
 
+constexpr const char* kVision = R"(
+[[section]]
+name = "vision"
+model = "vision"
+weights = "{folder}"
+mode = "train"                   # "forward": frozen
+micro_batch = 1                  # samples
+
+[section.layout]                 # ranks: dp x tp x cp
+dp = 1                           # replicas
+tp = 1                           # ranks that split heads ({heads}) and channels
+cp = 1                           # ranks that split pictures
+)";
+
+constexpr const char* kLanguage = R"(
 [[section]]
 name = "language"
 model = "language"
@@ -74,22 +91,51 @@ dp = 1                           # replicas
 tp = 1                           # ranks that split heads ({heads}, {kv_heads} of keys and values), channels and vocabulary
 cp = 1                           # ranks that split sequences
 pp = 1                           # pipeline stages
-)",
-        fmt::arg("folder", in_toml(folder)), fmt::arg("name", in_toml(name)),
-        fmt::arg("family", keys.at("family")), fmt::arg("layers", keys.at("layers")),
-        fmt::arg("width", keys.at("width")), fmt::arg("heads", keys.at("heads")),
-        fmt::arg("kv_heads", keys.at("kv_heads")), fmt::arg("vocabulary", keys.at("vocabulary")));
+)";
+
+constexpr const char* kEdge = R"(
+[[edge]]                         # embeddings of pictures
+from = "vision"
+to = "language"
+)";
+
+/// `vision`: of a folder that has a vision model.
+std::string deck_of(const std::string& folder, const families::ModelKeys& language,
+                    const families::ModelKeys* vision) {
+    const std::string name = in_toml(name_of(folder));
+    const auto sizes = [](const families::ModelKeys& keys) {
+        return fmt::format("{} layers of width {}, {} heads", keys.at("layers"), keys.at("width"),
+                           keys.at("heads"));
+    };
+    std::string deck =
+        fmt::format("# Fine-tunes {}: family {}, {}, vocabulary {}{}.\n# docs/deck.md describes every key.\n",
+                    in_toml(folder), language.at("family"), sizes(language), language.at("vocabulary"),
+                    vision ? "; a tower of " + sizes(*vision) : "");
+    deck += fmt::format(kRun, fmt::arg("name", name),
+                        fmt::arg("pictures", vision ? ", those of pictures included" : ""));
+    if (vision) deck += fmt::format(kModels, fmt::arg("table", "[model.vision]"), fmt::arg("kind", "vision"));
+    deck += fmt::format(kModels, fmt::arg("table", "[model.language]"), fmt::arg("kind", "language"));
+    if (vision)
+        deck +=
+            fmt::format(kVision, fmt::arg("folder", in_toml(folder)), fmt::arg("heads", vision->at("heads")));
+    deck +=
+        fmt::format(kLanguage, fmt::arg("folder", in_toml(folder)), fmt::arg("heads", language.at("heads")),
+                    fmt::arg("kv_heads", language.at("kv_heads")));
+    if (vision) deck += kEdge;
+    return deck;
 }
 
 }  // namespace
 
 void run_import(const comm::Communicator& world, const config::CommandLine& line) {
-    const auto keys = folder_keys(world, line.folder);
-    if (!keys)
+    const auto language = folder_keys(world, line.folder, "language"),
+               vision = folder_keys(world, line.folder, "vision");
+    if (!language)
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: has no config.json; give the folder of a model", line.folder),
                     Scope::all_ranks);
-    const std::string deck = deck_of(line.folder, *keys);
+    const std::string deck =
+        deck_of(line.folder, *language, vision->at("kind") == "vision" ? &*vision : nullptr);
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
         if (line.out.empty())

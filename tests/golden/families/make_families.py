@@ -64,7 +64,7 @@ FAMILIES = {
         sizes=[[(16, 24), (32, 8)], [(24, 16)], []],
         keys=dict(image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=VISION_START, vision_end_token_id=VISION_END,
                   tie_word_embeddings=True,
-                  text_config=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=24, head_dim=8, intermediate_size=20, num_hidden_layers=2,
+                  text_config=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=24, head_dim=8, intermediate_size=20, num_hidden_layers=3,
                                    rms_norm_eps=1e-6, max_position_embeddings=64, tie_word_embeddings=True,
                                    rope_parameters=dict(rope_type="default", rope_theta=5000.0, mrope_section=[2, 1, 1], mrope_interleaved=True)),
                   vision_config=dict(depth=3, hidden_size=16, intermediate_size=20, num_heads=2, patch_size=PATCH, spatial_merge_size=MERGE,

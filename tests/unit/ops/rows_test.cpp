@@ -224,7 +224,7 @@ TEST_F(Rows, PatchesAreOrderedInBlocksAndEdgesAreRepeated) {
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(10 * i);
     ASSERT_EQ(picture_patches(3, 5, 2, 2), 8);
     const Tensor patches = filled(DType::f64, {8, 4});
-    patchify(b_, list(pixels), 3, 5, 1, 2, 2, 0, patches);
+    patchify(b_, list(pixels), 3, 5, 1, 2, 2, PatchOrder::pixels, 0, patches);
     std::vector<std::int32_t> y, x;
     patch_positions(3, 5, 2, 2, y, x);
     EXPECT_THAT(y, testing::ElementsAre(0, 0, 1, 1, 0, 0, 1, 1));
@@ -244,7 +244,7 @@ TEST_F(Rows, PatchesAreOrderedInBlocksAndEdgesAreRepeated) {
 TEST_F(Rows, ChannelsOfAPixelStayTogether) {
     const std::vector<std::uint8_t> pixels{0, 51, 102, 153, 204, 255};  // 1 x 2 pixels of 3 channels
     const Tensor patches = filled(DType::f64, {1, 12});
-    patchify(b_, list(pixels), 1, 2, 3, 2, 1, 0, patches);
+    patchify(b_, list(pixels), 1, 2, 3, 2, 1, PatchOrder::pixels, 0, patches);
     const std::vector<double> row{-1, -0.6, -0.2, 0.2, 0.6, 1};
     for (std::size_t i = 0; i < 12; ++i)
         EXPECT_NEAR(get(patches, static_cast<std::int64_t>(i)), row[i % 6], 1e-12)
@@ -256,48 +256,54 @@ TEST_F(Rows, PicturesOfAnySizeBecomePatches) {
         std::int64_t height, width, channels, patch, merge, first, shift;
     };
     for (const DType type : kTypes)
-        for (const Case c :
-             {Case{1, 1, 1, 1, 1, 0, 0}, Case{7, 9, 3, 2, 2, 0, 0}, Case{7, 9, 3, 2, 2, 5, 0},
-              Case{29, 31, 3, 14, 1, 1, 0}, Case{28, 56, 3, 14, 2, 0, 0}, Case{33, 17, 4, 4, 2, 3, 1},
-              Case{5, 50, 3, 3, 3, 7, 0}, Case{64, 1, 1, 8, 2, 2, 3}, Case{2, 127, 2, 1, 1, 9, 0}}) {
-            const std::string what =
-                fmt::format("{} x {} x {}, patches of {} by {} from {}, {}", c.height, c.width, c.channels,
-                            c.patch, c.merge, c.first, name_of(type));
-            const Random numbers(3, "pixels");
-            std::vector<std::uint8_t> pixels;
-            for (std::int64_t i = 0; i < c.height * c.width * c.channels; ++i)
-                pixels.push_back(
-                    static_cast<std::uint8_t>(256 * numbers.uniform(static_cast<std::uint64_t>(i))));
-            std::vector<std::int32_t> y, x;
-            patch_positions(c.height, c.width, c.patch, c.merge, y, x);
-            const std::int64_t all = picture_patches(c.height, c.width, c.patch, c.merge),
-                               columns = c.patch * c.patch * c.channels,
-                               count = all - c.first - (all > c.first + 1 ? 1 : 0);
-            ASSERT_EQ(static_cast<std::size_t>(all), y.size()) << what;
-            const Tensor patches = view(type, count, columns, c.shift);
-            patchify(b_, list(pixels), c.height, c.width, c.channels, c.patch, c.merge, c.first, patches);
-            const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
-            std::vector<double> expected;
-            for (std::int64_t p = c.first; p < c.first + count; ++p)
-                for (std::int64_t e = 0; e < columns; ++e) {
-                    const std::int64_t row = y[static_cast<std::size_t>(p)] * c.patch +
-                                             e / c.channels / c.patch,
-                                       column = x[static_cast<std::size_t>(p)] * c.patch +
-                                                e / c.channels % c.patch;
-                    const std::int64_t at =
-                        (std::min(row, c.height - 1) * c.width + std::min(column, c.width - 1)) * c.channels +
-                        e % c.channels;
-                    const double value = pixels[static_cast<std::size_t>(at)];
-                    expected.push_back(rounded(type, rounded(sums, rounded(sums, value / 127.5) - 1)));
-                }
-            expect_equal(patches, expected, what);
-            expect_kept_around(what);
-        }
+        for (const PatchOrder order : {PatchOrder::pixels, PatchOrder::film})
+            for (const Case c :
+                 {Case{1, 1, 1, 1, 1, 0, 0}, Case{7, 9, 3, 2, 2, 0, 0}, Case{7, 9, 3, 2, 2, 5, 0},
+                  Case{29, 31, 3, 14, 1, 1, 0}, Case{28, 56, 3, 14, 2, 0, 0}, Case{33, 17, 4, 4, 2, 3, 1},
+                  Case{5, 50, 3, 3, 3, 7, 0}, Case{64, 1, 1, 8, 2, 2, 3}, Case{2, 127, 2, 1, 1, 9, 0}}) {
+                const std::string what = fmt::format(
+                    "{} x {} x {}, patches of {} by {} from {}, {}{}", c.height, c.width, c.channels, c.patch,
+                    c.merge, c.first, name_of(type), order == PatchOrder::film ? ", film" : "");
+                const Random numbers(3, "pixels");
+                std::vector<std::uint8_t> pixels;
+                for (std::int64_t i = 0; i < c.height * c.width * c.channels; ++i)
+                    pixels.push_back(
+                        static_cast<std::uint8_t>(256 * numbers.uniform(static_cast<std::uint64_t>(i))));
+                std::vector<std::int32_t> y, x;
+                patch_positions(c.height, c.width, c.patch, c.merge, y, x);
+                const std::int64_t all = picture_patches(c.height, c.width, c.patch, c.merge),
+                                   columns = frames_of(order) * c.patch * c.patch * c.channels,
+                                   count = all - c.first - (all > c.first + 1 ? 1 : 0);
+                ASSERT_EQ(static_cast<std::size_t>(all), y.size()) << what;
+                const Tensor patches = view(type, count, columns, c.shift);
+                patchify(b_, list(pixels), c.height, c.width, c.channels, c.patch, c.merge, order, c.first,
+                         patches);
+                const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
+                std::vector<double> expected;
+                for (std::int64_t p = c.first; p < c.first + count; ++p)
+                    for (std::int64_t e = 0; e < columns; ++e) {
+                        // By frames, columns are [channel, frame, row, column], else [row, column, channel].
+                        const bool film = order == PatchOrder::film;
+                        const std::int64_t pixel = film ? e % (c.patch * c.patch) : e / c.channels,
+                                           channel = film ? e / (2 * c.patch * c.patch) : e % c.channels;
+                        const std::int64_t row = y[static_cast<std::size_t>(p)] * c.patch + pixel / c.patch,
+                                           column =
+                                               x[static_cast<std::size_t>(p)] * c.patch + pixel % c.patch;
+                        const std::int64_t at =
+                            (std::min(row, c.height - 1) * c.width + std::min(column, c.width - 1)) *
+                                c.channels +
+                            channel;
+                        const double value = pixels[static_cast<std::size_t>(at)];
+                        expected.push_back(rounded(type, rounded(sums, rounded(sums, value / 127.5) - 1)));
+                    }
+                expect_equal(patches, expected, what);
+                expect_kept_around(what);
+            }
 }
 
 TEST_F(Rows, NoPatchesFillNothing) {
     const std::vector<std::uint8_t> pixels(12, 9);
-    patchify(b_, list(pixels), 2, 2, 3, 2, 1, 1, filled(DType::f32, {0, 12}));
+    patchify(b_, list(pixels), 2, 2, 3, 2, 1, PatchOrder::pixels, 1, filled(DType::f32, {0, 12}));
 }
 
 }  // namespace
