@@ -178,7 +178,8 @@ struct Role {
     bool emits = false;    ///< the section has an outgoing edge
     int output_width = 0;  ///< row width of that edge
     bool loss = false;     ///< computes the loss: a language section without an outgoing edge
-    bool trained = true;
+    bool trained = true;   ///< all parameters but those of `frozen`
+    parallel::FrozenParameters frozen = {};
     bool needs_backward = true;
     int marker = -1;   ///< token that stands for a picture
     double alpha = 0;  ///< distillation: weight of the KL term, between 0 and 1
@@ -245,7 +246,8 @@ public:
 
 protected:
     Module(backend::Backend& backend, const Role& role, parallel::Mesh mesh)
-        : mesh_(std::move(mesh)), store_(backend, mesh_, role.section, role.seed, role.compute) {}
+        : mesh_(std::move(mesh)),
+          store_(backend, mesh_, role.section, role.seed, role.compute, role.frozen) {}
     parallel::Mesh mesh_;
     parallel::ParameterStore store_;
 };

@@ -16,8 +16,13 @@ constexpr std::int64_t kDrawBlock = 1 << 18;
 }  // namespace
 
 ParameterStore::ParameterStore(backend::Backend& backend, const Mesh& mesh, std::string section,
-                               std::uint64_t seed, DType compute)
-    : backend_(backend), mesh_(mesh), section_(std::move(section)), seed_(seed), compute_(compute) {}
+                               std::uint64_t seed, DType compute, FrozenParameters frozen)
+    : backend_(backend),
+      mesh_(mesh),
+      section_(std::move(section)),
+      seed_(seed),
+      compute_(compute),
+      frozen_(std::move(frozen)) {}
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
                                    bool trainable) {
@@ -46,7 +51,7 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
     p.decay = shape.size() == 2;  // matrices only, as GPT-3
     p.shape = std::move(shape);
     p.shard = make_shard(rows, columns);
-    p.trainable = trainable;
+    p.trainable = trainable && !frozen_.contains(p.name);
     p.init = init;
     layer_.push_back(declared_layers_);
     return p;

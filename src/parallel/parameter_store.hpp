@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/pulse.hpp"
+#include "parallel/frozen_parameters.hpp"
 #include "parallel/parameter_group.hpp"
 
 namespace maestro::parallel {
@@ -23,9 +24,10 @@ inline constexpr std::int64_t kGroupElements = std::int64_t{1} << 22;
 /// Owns the parameters and their groups. Backend and mesh outlive it.
 class ParameterStore {
 public:
-    /// `section` and `seed` determine the initial weights; `compute` is f32, bf16 or f64.
+    /// `section` and `seed` determine the initial weights; `compute` is f32, bf16 or f64. Parameters that
+    /// `frozen` contains are not trainable, whatever declare() is told.
     ParameterStore(backend::Backend& backend, const Mesh& mesh, std::string section, std::uint64_t seed,
-                   DType compute);
+                   DType compute, FrozenParameters frozen = {});
 
     /// Declares a parameter that every rank of the section holds whole. Called before allocate(); the
     /// reference stays valid. Throws Error(broken_invariant) if the name is declared already.
@@ -102,6 +104,7 @@ private:
     std::string section_;
     std::uint64_t seed_;
     DType compute_;
+    FrozenParameters frozen_;
     double residual_scale_ = 1;
     int declared_layers_ = 0;
     std::deque<Parameter> parameters_;

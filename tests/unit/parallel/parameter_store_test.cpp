@@ -63,6 +63,26 @@ TEST(ParameterStore, InitialWeightsDoNotDependOnTheLayout) {
     }
 }
 
+TEST(ParameterStore, FrozenParametersHaveNoGradient) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = single_rank_mesh();
+    ParameterStore store(*device, mesh, "language", 7, DType::f32,
+                         FrozenParameters({"embedding", "layers.0-1.mlp"}));
+    for (const char* name : {"embedding.weight", "layers.0.mlp.norm.weight", "layers.0.output.weight",
+                             "layers.1.mlp.norm.weight", "layers.2.mlp.norm.weight"}) {
+        store.begin_layer();
+        store.declare(name, {5}, Init::ones, true);
+    }
+    store.declare("teacher", {5}, Init::ones, false);
+    store.allocate(1);
+    std::vector<std::string> trained;
+    for (const Parameter& p : store.parameters()) {
+        EXPECT_EQ(p.gradient.rank != 0, p.trainable) << p.name;
+        if (p.trainable) trained.push_back(p.name);
+    }
+    EXPECT_THAT(trained, testing::ElementsAre("layers.0.output.weight", "layers.2.mlp.norm.weight"));
+}
+
 TEST(ParameterStore, LoadedParametersAreNotDrawn) {
     const auto device = testing_support::make_device(1);
     const Mesh mesh = single_rank_mesh();
