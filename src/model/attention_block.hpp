@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "model/kv_cache.hpp"
 #include "model/norm.hpp"
 #include "parallel/context_attention.hpp"
 #include "parallel/parallel_linear.hpp"
@@ -37,6 +38,9 @@ public:
     /// replica, like backward().
     void forward(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
                  backend::Arena& scratch) const;
+    /// The same for one row that follows those in the cache, whose layer `layer` it enters (decode.cpp).
+    void decode(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
+                std::int64_t layer, KvCache& cache, backend::Arena& scratch) const;
     /// Removes what restored() computes again.
     void discard_cheap(AttentionBlockActivations& a) const;
     /// Adds the gradient of the branch to d_stream[local, C], the gradient of the output, and adds the

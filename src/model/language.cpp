@@ -174,6 +174,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     const PackedBatch packed = pack(batch);
     auto state = std::make_unique<State>(partition(packed));
     check_inputs(batch, inputs, *state);
+    if (recorded_) begin_prompt(packed, *state);
     // A frozen section has no backward pass, which is the only reader of everything but the output: its
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
@@ -197,6 +198,7 @@ void Language::finish(const Batch& batch, std::span<const std::vector<Tensor>> i
     const Tensor normed = (role_.emits ? saved : kept).allocate(type, {state.local_rows, spec_.width});
     state.norm = norm_->allocate(state.local_rows, type, kept);
     norm_->forward(state.stack.output, normed, state.norm);
+    if (recorded_) end_prompt(packed, state, normed, scratch);
     if (role_.emits) output = normed;
     if (!role_.loss) return;
     if (batch.train && role_.needs_backward) {

@@ -48,6 +48,7 @@
 #include <optional>
 
 #include "base/rotary_pairs.hpp"
+#include "model/kv_cache.hpp"
 #include "model/norm.hpp"
 #include "model/transformer.hpp"
 
@@ -67,6 +68,17 @@ public:
     void collect(Result& result) override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
     void assume_worst_case() override { worst_case_ = true; }
+
+    // Greedy decoding (decode.cpp), in a section that computes the loss, needs no backward pass, and has one
+    // stage and cp 1.
+    /// Returns a continuation with room for so many rows, in `arena`.
+    Continuation make_continuation(std::int64_t rows, backend::Arena& arena) const;
+    /// From now on forward() takes batches of one sample and makes `sequence` continue it: the rows before
+    /// its first target enter the cache, and the token that these predict is the next one. Null: no longer.
+    void record(Continuation* sequence) { recorded_ = sequence; }
+    /// Computes the row of the sequence's next token, which enters the cache, and with it the token that
+    /// follows. Collective over the replica.
+    void decode(Continuation& sequence, backend::Arena& scratch);
 
 private:
     struct PackedBatch;
@@ -137,8 +149,22 @@ private:
     /// targets [begin, begin + n), misses a token. Collective over tp.
     void compare_answers(const Tensor& logits, const Targets& targets, std::int64_t begin,
                          std::vector<float>& wrong, backend::Arena& arena) const;
+    /// Returns the arg-max over the whole vocabulary of each row of logits[n, V of this rank]. Collective
+    /// over tp. Zeros on a backend that does not compute.
+    std::vector<std::int32_t> argmax_tokens(const Tensor& logits, backend::Arena& arena) const;
     /// Adds the answers and how many are exact to the result of the replica's first rank. Collective over cp.
     void count_answers(std::vector<float>& wrong, backend::Arena& arena, Result& result) const;
+
+    // Decoding.
+    /// The position of the row that follows slice row `row` in its sample.
+    static std::int32_t position_after(const State& state, std::int64_t row);
+    void begin_prompt(const PackedBatch& packed, const State& state);
+    void end_prompt(const PackedBatch& packed, const State& state, const Tensor& normed,
+                    backend::Arena& scratch);
+    /// Returns the most likely token after a row whose hidden state, behind the final norm, one tp rank has
+    /// in local[1, C]; the others have none. tp_rows: 1 for that rank, 0 for others. Collective over tp.
+    std::int32_t most_likely(const Tensor& local, std::span<const std::int64_t> tp_rows,
+                             backend::Arena& arena) const;
 
     backend::Backend& backend_;
     ModelSpec spec_;
@@ -161,6 +187,7 @@ private:
     /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
     std::vector<const parallel::Parameter*> teacher_heads_;
     bool worst_case_ = false;
+    Continuation* recorded_ = nullptr;  ///< null: forward() records nothing
 };
 
 }  // namespace maestro::model

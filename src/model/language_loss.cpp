@@ -35,8 +35,7 @@ Tensor Language::teacher_states(const std::vector<Tensor>& input, const Targets&
     return sequence_parallel_.all_gather(states, targets.by_tp_rank, arena);
 }
 
-void Language::compare_answers(const Tensor& logits, const Targets& targets, std::int64_t begin,
-                               std::vector<float>& wrong, backend::Arena& arena) const {
+std::vector<std::int32_t> Language::argmax_tokens(const Tensor& logits, backend::Arena& arena) const {
     const std::int64_t count = logits.dim(0);
     const int ranks = mesh_.degrees().tp;
     const backend::ArenaScope scope(arena);
@@ -48,20 +47,31 @@ void Language::compare_answers(const Tensor& logits, const Targets& targets, std
     const std::vector<std::int64_t> count_by_rank(static_cast<std::size_t>(ranks), count);
     const backend::HostCopy all_ids(backend_, sequence_parallel_.all_gather(ids, count_by_rank, arena)),
         all_values(backend_, sequence_parallel_.all_gather(values, count_by_rank, arena));
-    if (!backend_.computes()) return;
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count), 0);
+    if (!backend_.computes()) return tokens;
     ops::by_logit_type(logits.dtype, [&]<class T>(T) {
         for (std::int64_t i = 0; i < count; ++i) {
-            const std::int32_t answer = targets.answers[begin + i];
-            if (answer < 0) continue;
             int best = 0;  // on a tie the lower token wins, as on one rank
             const auto value = [&](int rank) { return all_values.tensor().as<T>()[rank * count + i]; };
             for (int rank = 1; rank < ranks; ++rank)
                 if (value(rank) > value(best)) best = rank;
-            const std::int64_t token = all_ids.tensor().as<std::int32_t>()[best * count + i] +
-                                       part_of(spec_.vocabulary, best, ranks).begin;
-            if (token != targets.tokens[begin + i]) wrong[answer] = 1;
+            tokens[static_cast<std::size_t>(i)] =
+                all_ids.tensor().as<std::int32_t>()[best * count + i] +
+                static_cast<std::int32_t>(part_of(spec_.vocabulary, best, ranks).begin);
         }
     });
+    return tokens;
+}
+
+void Language::compare_answers(const Tensor& logits, const Targets& targets, std::int64_t begin,
+                               std::vector<float>& wrong, backend::Arena& arena) const {
+    const std::vector<std::int32_t> tokens = argmax_tokens(logits, arena);
+    if (!backend_.computes()) return;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const std::size_t target = static_cast<std::size_t>(begin) + i;
+        const std::int32_t answer = targets.answers[target];
+        if (answer >= 0 && tokens[i] != targets.tokens[target]) wrong[static_cast<std::size_t>(answer)] = 1;
+    }
 }
 
 void Language::count_answers(std::vector<float>& wrong, backend::Arena& arena, Result& result) const {

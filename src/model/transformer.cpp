@@ -46,6 +46,9 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
     a.attention = layer.attention.allocate(input, sequences, saved, passing);
     const Tensor residual = saved.allocate(type_, {input.dim(0), spec_.width});
     layer.attention.forward(a.attention, residual, sequences, scratch);
+    if (recorded_)
+        recorded_->write(&layer - layers_.data(), a.attention.attention.k.slice(0, recorded_rows_),
+                         a.attention.qkv.slice(0, recorded_rows_));
     a.mlp = layer.mlp.allocate(residual, sequences, saved, passing);
     layer.mlp.forward(a.mlp, output, sequences, scratch);
     if (keep_costly) {

@@ -52,6 +52,17 @@ public:
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch, const AtLayer& before = {}) const;
 
+    /// From now on forward() also writes the keys and values of the first `rows` rows to `cache`; null: no
+    /// longer.
+    void record(KvCache* cache, std::int64_t rows) {
+        recorded_ = cache;
+        recorded_rows_ = rows;
+    }
+    /// Runs all layers on one row, input[local, C], that follows those in the cache, which it enters. The
+    /// output lies in `scratch` (decode.cpp). Collective over the replica.
+    Tensor decode(const Tensor& input, const parallel::Sequences& sequences, KvCache& cache,
+                  backend::Arena& scratch) const;
+
     /// Returns the stream that the stage before has delivered, as a tensor [local, C] in `arena`. inputs[i]
     /// has this rank's rows of sample i, which lie in the stream one sample after another.
     Tensor receive(std::span<const Tensor> inputs, std::int64_t local, backend::Arena& arena) const;
@@ -84,6 +95,8 @@ private:
     /// the layer again), what takes long to compute again (selective checkpointing), or all activations.
     enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_costly, keep_all } checkpointing_;
     std::vector<Layer> layers_;
+    KvCache* recorded_ = nullptr;  ///< null: forward() records nothing
+    std::int64_t recorded_rows_ = 0;
 };
 
 }  // namespace maestro::model
