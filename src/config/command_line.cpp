@@ -19,7 +19,7 @@ constexpr const char* kUsage =
     R"(maestro trains compound models: sections of ranks, each with its own model and layout.
 
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
-  maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
+  maestro evaluate DECK --checkpoint PATH [--exchange-images] [--show N] [--set KEY=VALUE]...
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
   maestro import   FOLDER [--out DECK]
@@ -97,6 +97,10 @@ po::options_description options_of(Command command, CommandLine& line) {
             "a checkpoint, or a run, of which the newest complete checkpoint is used");
         add("exchange-images", po::bool_switch(&line.exchange_images),
             "replace every picture by one that shows something else");
+        add("show", po::value(&line.show)->value_name("N")->notifier([](std::int64_t count) {
+            if (count < 0) refuse("--show takes a number of samples, not negative");
+        }),
+            "print prompt, decoded answer and target of the first N samples that have a target");
     }
     return options;
 }

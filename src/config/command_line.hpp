@@ -19,6 +19,7 @@ struct CommandLine {
     std::string checkpoint;   ///< evaluate, export: a checkpoint or a run
     std::string section, to;  ///< export: which section, and the folder to write
     bool exchange_images = false;
+    std::int64_t show = 0;  ///< evaluate: samples that are shown with decoded answers
     std::string policy, costs, cluster, measured, replay, timeline;  ///< simulate
     double noise = 0;        ///< simulate: relative standard deviation of task times
     std::uint64_t seed = 1;  ///< simulate: of the noise

@@ -62,11 +62,14 @@ void SampleFile::read_header(Pulse& pulse) {
     marker_ = in_range("marker", 0, vocabulary_ - 1);
     channels_ = in_range("channels", 1, kMostChannels);
     tokenizer_ = container.text("tokenizer");
-    if (tokenizer_ == "huggingface")
-        container.array("tokenizer_json", Element::u8);
-    else if (tokenizer_ != "bytes")
+    if (tokenizer_ == "huggingface") {
+        const Extent json = container.array("tokenizer_json", Element::u8);
+        tokenizer_at_ = json.offset;
+        tokenizer_bytes_ = json.rows;
+    } else if (tokenizer_ != "bytes") {
         refuse(path(), "attribute 'tokenizer'",
                fmt::format("'{}'; allowed are 'bytes' and 'huggingface'", tokenizer_));
+    }
 
     const Extent tokens = container.array("tokens", Element::i32);
     const Extent weights = container.array("loss_weight", Element::f32);
@@ -89,6 +92,16 @@ void SampleFile::read_header(Pulse& pulse) {
             fmt::format("{:016x}, but the index has {:016x}: the file was damaged or changed; make it again",
                         stored, index_.checksum()));
     if (version_ == 1) identity_ = index_.checksum();
+}
+
+std::string SampleFile::tokenizer_json(Pulse& pulse) const {
+    constexpr std::int64_t kMost = std::int64_t{256} << 20;
+    if (tokenizer_bytes_ > kMost)
+        refuse(path(), "tokenizer_json",
+               fmt::format("{} bytes; a tokenizer has at most {}", tokenizer_bytes_, kMost));
+    std::string text(as_size(tokenizer_bytes_), '\0');
+    file_.read(text.data(), tokenizer_bytes_, tokenizer_at_, "tokenizer_json", pulse);
+    return text;
 }
 
 /// Calls visit(first, last) for the samples of a share, in blocks of about 2^18 tokens.

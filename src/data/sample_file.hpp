@@ -84,6 +84,9 @@ public:
     std::uint64_t identity() const { return identity_; }
     /// "bytes", or "huggingface" with the tokenizer in the file.
     const std::string& tokenizer() const { return tokenizer_; }
+    /// The text of the tokenizer.json; only with the tokenizer "huggingface". Throws as read() does, and
+    /// Error(bad_data) where it is larger than any tokenizer.
+    std::string tokenizer_json(Pulse& pulse) const;
     const std::filesystem::path& path() const { return file_.path(); }
 
     /// Reads sample i into `sample`, whose memory is reused; compares checksums and checks ids, markers and
@@ -123,6 +126,7 @@ private:
     std::int32_t marker_ = 0;
     int channels_ = 0;
     std::string tokenizer_;
+    std::int64_t tokenizer_at_ = 0, tokenizer_bytes_ = 0;  ///< of the tokenizer.json
     std::uint64_t identity_ = 0;
     SampleIndex index_;
     std::vector<std::int64_t> sources_;       ///< of replace_pictures()

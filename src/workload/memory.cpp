@@ -153,8 +153,8 @@ std::string RankMemory::describe() const {
          {std::pair{weights, optimizer > 0 ? "for weights and gradients" : "for weights"},
           std::pair{optimizer, "for the optimizer's moments"}, std::pair{activations, "for activations"},
           std::pair{scratch, "for scratch"}, std::pair{channels, "for rows in transit"},
-          std::pair{messages, "for messages"}, std::pair{samples, "for samples"},
-          std::pair{snapshot, "for the copy that is saved"},
+          std::pair{decoding, "to decode answers"}, std::pair{messages, "for messages"},
+          std::pair{samples, "for samples"}, std::pair{snapshot, "for the copy that is saved"},
           std::pair{libraries, "for the workspace of libraries"},
           std::pair{reserve, "reserved for libraries"}})
         if (bytes > 0) {
@@ -248,6 +248,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.weights += static_cast<double>(stage.footprint.parameters);
         memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(stage.footprint.optimizer);
         memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
+        memory.decoding += stage.decoding;
         double& of_section = scratch[graph.stages[s].section];
         of_section = std::max(of_section, scratch_of(plan, s));
         sync_scratch += static_cast<double>(stage.footprint.sync_scratch);

@@ -29,6 +29,7 @@ struct StageMemory {
     int max_window = 1;          ///< holds a replica's share of the batch; a chosen window is never wider
     int links = 0;               ///< of a rank to other ranks of its groups; by NCCL on GPUs
     bool loss = false;           ///< backward follows forward at once: one micro-batch in flight
+    double decoding = 0;         ///< bytes to decode answers after an evaluation, see plan_decoding()
 
     int slots() const { return loss ? 1 : window; }  ///< micro-batches whose activations are kept
 };
@@ -59,13 +60,14 @@ struct RankMemory {
     double activations = 0;  ///< of the micro-batches in flight
     double scratch = 0;      ///< within a task, and as gradients are summed
     double channels = 0;     ///< rows and gradients in transit
+    double decoding = 0;     ///< keys and values of answers that are decoded
     double messages = 0;     ///< copies of rows and gradients that are sent between nodes
     double samples = 0;      ///< in use and prefetched
     double snapshot = 0;     ///< copy for checkpoints, where the device uses the host's memory
     double libraries = 0;    ///< workspace on a GPU
     double reserve = 0;      ///< estimate of what libraries use on a GPU besides
     /// What is allocated before the first step and kept.
-    double buffers() const { return weights + optimizer + activations + scratch + channels; }
+    double buffers() const { return weights + optimizer + activations + scratch + channels + decoding; }
     /// What is in the memory of the GPU, if there is one.
     double on_device() const { return buffers() + libraries + reserve; }
     double total() const { return on_device() + messages + samples + snapshot; }

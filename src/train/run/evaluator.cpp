@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,9 +15,12 @@
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
+#include "train/run/answer_decoder.hpp"
 #include "train/run/failure.hpp"
 #include "train/run/job.hpp"
 #include "train/run/memory.hpp"
+#include "train/run/shown_samples.hpp"
+#include "workload/decoding.hpp"
 
 namespace maestro::train {
 
@@ -66,31 +70,27 @@ RunContext evaluation_context(const RunContext& context, bool one_rank) {
 /// The forward passes of a job over some of the validation samples.
 class Evaluator {
 public:
-    /// Collective over the job's world, where all ranks name the same samples, in the same order.
-    Evaluator(Job& job, std::vector<std::int64_t> samples)
+    /// Collective over the job's world, where all ranks name the same samples, in the same order, and the
+    /// same ones that are decoded after the evaluation.
+    Evaluator(Job& job, std::vector<std::int64_t> samples, std::vector<std::int64_t> decoded)
         : job_(job),
           deck_(job.context().deck),
           samples_(std::move(samples)),
+          decoded_(std::move(decoded)),
           planner_(deck_, job.context().scenario.graph, job.problem(), job.costs(), batches(),
                    job.context().world.waiter()),
           runner_(job.context().world,
                   graph::lane_on(job.context().scenario.graph, job.context().world.rank()), job.lane(),
                   comm::now_s(), local_stages(job), job.edges(), job.table(), job.prefetcher(),
-                  job.context().watchdog, false) {}
+                  job.context().watchdog, false) {
+        if (!decoded_.empty()) make_decoder();
+    }
 
     /// Collective. This rank's part of the result; the losses of all samples are divided by `weight`.
     model::Result run(double weight) {
-        const comm::Communicator& world = job_.context().world;
         model::Result result;
-        for (std::int64_t step = 1; step <= batches().steps; ++step) {
-            job_.context().pulse.doing(fmt::format("evaluation, the plan of step {}", step));
-            StepCommand command;
-            if (world.rank() == 0) command.plan = planner_.next(step, comm::now_s());
-            broadcast(world, command);
-            std::vector<io::TaskRow> tasks;
-            const model::Result of_step =
-                runner_.run(command.plan, {.loss_scale = weight > 0 ? 1 / weight : 0, .train = false}, tasks);
-            runner_.read_times(tasks);  // nobody reads them, but the runner keeps them until then
+        for (std::int64_t step = 1; step <= evaluation_steps(); ++step) {
+            const model::Result of_step = run_step(plan_of(step), weight > 0 ? 1 / weight : 0);
             result.loss += of_step.loss;
             result.tokens += of_step.tokens;
             result.answers += of_step.answers;
@@ -99,21 +99,96 @@ public:
         return result;
     }
 
+    /// Collective, after run(). Returns the answer to the i-th decoded sample, which is the shown one of
+    /// number shown_at[i], on the first rank of the replica that has decoded it, and elsewhere nothing.
+    std::vector<std::vector<std::int32_t>> decode(const ShownSamples& shown,
+                                                  const std::vector<std::size_t>& shown_at) {
+        std::vector<std::vector<std::int32_t>> answers(decoded_.size());
+        for (std::size_t i = 0; i < decoded_.size(); ++i) {
+            // The prompt is run like any sample of an evaluation, whatever the layouts of the sections.
+            const schedule::StepPlan plan = plan_of(evaluation_steps() + 1 + static_cast<std::int64_t>(i));
+            const bool here = decoder_ && !plan.batches[section_][stage_->replica()].empty();
+            if (here) decoder_->record();
+            run_step(plan, 0);
+            if (!here) continue;
+            const std::size_t at = shown_at[i];
+            const std::vector<std::int32_t>& ends = shown.ends(at);
+            const std::vector<std::int32_t> answer = decoder_->answer(
+                workload::most_answer_tokens(shown.target_tokens(at), !ends.empty(), decoder_->prompt_rows(),
+                                             deck_.data.sequence_length),
+                ends, [&] {
+                    job_.context().watchdog.doing(fmt::format("the answer to sample {}", decoded_[i]));
+                    job_.context().world.waiter().poll_heartbeats();
+                });
+            if (stage_->module().mesh().rank_in_replica() == 0) answers[i] = answer;
+        }
+        return answers;
+    }
+
 private:
-    StepBatches batches() const {
+    std::int64_t evaluation_steps() const {
         const auto size = static_cast<std::int64_t>(samples_.size()), batch = deck_.data.global_batch;
-        return {(size + batch - 1) / batch, [this, size, batch](std::int64_t step) {
+        return (size + batch - 1) / batch;
+    }
+    /// A step for each decoded sample follows those of the evaluation.
+    StepBatches batches() const {
+        return {evaluation_steps() + static_cast<std::int64_t>(decoded_.size()), [this](std::int64_t step) {
+                    if (const std::int64_t i = step - 1 - evaluation_steps(); i >= 0)
+                        return std::vector{decoded_[static_cast<std::size_t>(i)]};
+                    const auto size = static_cast<std::int64_t>(samples_.size()),
+                               batch = deck_.data.global_batch;
                     const auto first = samples_.begin() + (step - 1) * batch;
                     return std::vector(first, samples_.begin() + std::min(size, step * batch));
                 }};
     }
 
+    /// Collective.
+    schedule::StepPlan plan_of(std::int64_t step) {
+        const comm::Communicator& world = job_.context().world;
+        job_.context().pulse.doing(fmt::format("evaluation, the plan of step {}", step));
+        StepCommand command;
+        if (world.rank() == 0) command.plan = planner_.next(step, comm::now_s());
+        broadcast(world, command);
+        return std::move(command.plan);
+    }
+
+    /// Collective over the lane.
+    model::Result run_step(const schedule::StepPlan& plan, double loss_scale) {
+        std::vector<io::TaskRow> tasks;
+        const model::Result result = runner_.run(plan, {.loss_scale = loss_scale, .train = false}, tasks);
+        runner_.read_times(tasks);  // nobody reads them, but the runner keeps them until then
+        return result;
+    }
+
+    /// Allocates what decoding needs, where this rank holds the section.
+    void make_decoder() {
+        section_ = workload::decoding_section(job_.context().scenario.graph);
+        for (LocalStage* stage : local_stages(job_))
+            if (stage->section() == section_) stage_ = stage;
+        if (stage_)
+            decoder_.emplace(*stage_, static_cast<std::size_t>(job_.decoding_bytes(stage_->number())),
+                             workload::decoding_rows(job_.context().scenario, job_.table(), decoded_));
+    }
+
     Job& job_;
     const config::Deck& deck_;
-    std::vector<std::int64_t> samples_;
+    std::vector<std::int64_t> samples_, decoded_;
     Planner planner_;
     StepRunner runner_;
+    int section_ = -1;             ///< that decodes
+    LocalStage* stage_ = nullptr;  ///< of that section; null where this rank does not hold it
+    std::optional<AnswerDecoder> decoder_;
 };
+
+/// Collective over the world. Rank 0 prints what each rank has of the answers to the shown samples.
+void print_answers(const comm::Communicator& world, const ShownSamples& shown,
+                   const std::vector<std::vector<std::int32_t>>& mine) {
+    std::vector<std::vector<std::int32_t>> answers(mine.size());
+    for (std::size_t i = 0; i < mine.size(); ++i)
+        for (std::vector<std::int32_t>& part : world.gather(std::span(mine[i])))
+            if (!part.empty()) answers[i] = std::move(part);
+    if (world.rank() == 0) shown.print(answers);
+}
 
 }  // namespace
 
@@ -121,7 +196,9 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
     const comm::Communicator& world = context.world;
     const bool one_rank = world.size() != context.scenario.graph.world;
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, context.pulse);
-    const RunContext evaluation = evaluation_context(context, one_rank);
+    if (line.show > 0) check_decoding(context, one_rank);
+    RunContext evaluation = evaluation_context(context, one_rank);
+    evaluation.shown = line.show;
     const Preflight preflight(evaluation, line.exchange_images);
     const data::SampleFile& file = preflight.samples();
     double weight = 0;
@@ -129,6 +206,16 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
     std::vector<std::int64_t> samples;
     for (std::int64_t i = one_rank ? world.rank() : 0; i < file.size(); i += one_rank ? world.size() : 1)
         samples.push_back(i);
+    const ShownSamples shown(evaluation, file, workload::samples_with_targets(preflight.table(), line.show));
+    // A rank that evaluates by itself decodes those of its samples that are shown.
+    std::vector<std::int64_t> decoded;
+    std::vector<std::size_t> shown_at;
+    for (std::size_t i = 0; i < shown.samples().size(); ++i)
+        if (!one_rank || shown.samples()[i] % world.size() == world.rank()) {
+            decoded.push_back(shown.samples()[i]);
+            shown_at.push_back(i);
+        }
+    std::vector<std::vector<std::int32_t>> answers(shown.samples().size());
 
     double start = comm::now_s();
     model::Result local;
@@ -141,14 +228,19 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
                                   .deck = evaluation.deck,
                                   .scenario = evaluation.scenario,
                                   .train = false,
+                                  .shown = evaluation.shown,
                                   .memory_advice = evaluation.memory_advice,
                                   .end_job = evaluation.end_job};
         Job job(on_ranks, preflight);
         job.load(checkpoint);
         start = comm::now_s();
         in_planned_memory(on_ranks, preflight.memory(), [&] {
-            Evaluator evaluator(job, samples);
-            end_before_unwinding(on_ranks, [&] { local = evaluator.run(weight); });
+            Evaluator evaluator(job, samples, decoded);
+            end_before_unwinding(on_ranks, [&] {
+                local = evaluator.run(weight);
+                auto found = evaluator.decode(shown, shown_at);
+                for (std::size_t i = 0; i < found.size(); ++i) answers[shown_at[i]] = std::move(found[i]);
+            });
         });
     };
     // A rank that fails by itself does not leave the others waiting for its result: comm::agree() throws its
@@ -167,6 +259,7 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
     if (!std::isfinite(sums[0]))
         throw Error(ExitCode::not_finite, fmt::format("{}: the loss is {}", line.checkpoint, sums[0]),
                     Scope::all_ranks);
+    if (line.show > 0) print_answers(world, shown, answers);
     const std::string match = sums[2] > 0 ? fmt::format("{:.6f}", sums[3] / sums[2]) : "null";
     log::info("{}: loss {:.4f}, {:.0f} of {:.0f} names exact, {:.0f} tokens in {:.1f} s",
               context.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);

@@ -54,6 +54,8 @@ public:
     const backend::Backend& backend() const { return devices_->any(); }  ///< of one of the sections
     /// Parameters, memory and window of each stage, for the log.
     const std::vector<std::string>& description() const { return description_; }
+    /// What is planned to decode answers on a rank of the stage.
+    double decoding_bytes(int stage) const { return preflight_.memory().stages[stage].decoding; }
     /// What is planned for this rank's memory, and what has been allocated and used of it so far.
     MemoryUse memory_use() const;
 

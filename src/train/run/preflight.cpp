@@ -8,6 +8,7 @@
 #include "train/run/memory.hpp"
 #include "train/run/picture_exchange.hpp"
 #include "train/run/samples.hpp"
+#include "workload/decoding.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/stages.hpp"
@@ -55,10 +56,12 @@ void Preflight::emulate() {
 void Preflight::plan_memory() {
     workload::Probes probes;
     // An emulated device does not depend on the threads of this host.
-    memory_ = workload::measure_memory(
-        scenario_, *table_, probes,
-        emulation_ ? backend::Traits() : backend::traits_of(context_.device, context_.topology.threads),
-        context_.train);
+    const backend::Traits traits =
+        emulation_ ? backend::Traits() : backend::traits_of(context_.device, context_.topology.threads);
+    memory_ = workload::measure_memory(scenario_, *table_, probes, traits, context_.train);
+    if (context_.shown > 0)
+        workload::plan_decoding(scenario_, *table_, traits,
+                                workload::samples_with_targets(*table_, context_.shown), memory_);
     if (emulation_) {
         emulation_->fit(memory_);
         const graph::SectionGraph& graph = scenario_.graph;

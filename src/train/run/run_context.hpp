@@ -1,6 +1,7 @@
 // What a run knows before it builds any section: its ranks, its device and its deck.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -31,6 +32,7 @@ struct RunContext {
     config::Deck deck;
     workload::Scenario scenario = {};  ///< of the deck on the run's nodes; Preflight adds what samples say
     bool train = true;                 ///< false: an evaluation of the validation samples
+    std::int64_t shown = 0;            ///< of an evaluation: samples for which answers are decoded
     std::string memory_advice = kTrainingNeedsLess;  ///< what to do where memory is too small
     /// Reports an error that this rank has alone, and ends the job.
     std::function<void(const Error& error)> end_job = {};

@@ -1,0 +1,56 @@
+// From token ids to text: the inverse of the tokenizer of a sample file.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace maestro::tokens {
+
+class Detokenizer {
+public:
+    /// The tokenizer "bytes" of sample files: ids 0 to 255 are the bytes of UTF-8 (docs/file_formats.md).
+    static Detokenizer bytes();
+    /// The tokenizer of a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen), or BPE whose
+    /// unknown characters are bytes (Llama 2). `path` is named in errors: Error(bad_data) for a text that is
+    /// not a tokenizer, or one with another decoder.
+    static Detokenizer from_json(std::string_view text, const std::string& path);
+
+    /// The text of these tokens, special ones included, as UTF-8. What is not valid UTF-8 becomes U+FFFD. An
+    /// id without a token becomes "<id N>".
+    std::string text(std::span<const std::int32_t> ids) const;
+    /// Whether the token is one that text cannot contain, such as the end of a turn.
+    bool is_special(std::int32_t id) const;
+
+private:
+    /// How the tokens of a sequence become text.
+    enum class Decoder {
+        bytes,          ///< pieces are bytes, which make up the text
+        byte_fallback,  ///< pieces are text, or single bytes; one space is stripped from the beginning
+    };
+    struct Piece {
+        std::string text;
+        bool known = false, special = false;
+        bool byte = false;  ///< byte_fallback: a single byte, which is part of a character
+    };
+    explicit Detokenizer(Decoder decoder) : decoder_(decoder) {}
+    void add(std::int64_t id, Piece piece);
+
+    Decoder decoder_;
+    std::vector<Piece> pieces_;  ///< by id
+};
+
+/// The ids "eos_token_id" of a model folder's config.json or generation_config.json: a number or a list. None
+/// where the text is not such a file.
+std::vector<std::int32_t> end_tokens(std::string_view json);
+
+/// Returns the text with every byte that is not part of valid UTF-8 replaced by U+FFFD, as Python's
+/// bytes.decode(errors="replace") does.
+std::string valid_utf8(std::string_view bytes);
+/// Returns valid UTF-8 with control characters, but for line breaks, and those that reorder text written as
+/// \xHH or \u{HHHH}, so that a terminal can show it.
+std::string escape_controls(std::string_view text);
+
+}  // namespace maestro::tokens
