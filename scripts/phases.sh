@@ -80,7 +80,8 @@ want_python_packages() {
         return
     fi
     rm -rf "$folder"
-    if ! python3 -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$folder" "$@"; then
+    if ! python3 -m pip install -q --no-deps --retries 1 --timeout 10 --disable-pip-version-check --root-user-action=ignore \
+        --target "$folder" "$@"; then
         echo "warning: pip cannot install $* (does it reach a package index?), so $what_for are left out" >&2
         rm -rf "$folder"
         return

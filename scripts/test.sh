@@ -25,6 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/phases.sh"
 phase "packages"
 need_packages build test
 want_packages slurm "the tests of the Slurm jobs"
+want_python_packages build/test/python "tests of conversations and of model folders" tokenizers==0.23.3 jinja2==3.1.6 markupsafe==3.0.4
 
 gpus=()
 if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p') && read -r major minor <<<"$cuda" &&

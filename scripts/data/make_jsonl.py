@@ -35,7 +35,8 @@ class HuggingFaceTokens:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise SystemExit("--tokenizer needs the Python package tokenizers: pip install tokenizers") from None
+            raise SystemExit("--tokenizer needs the Python package tokenizers: python3 -m pip install --target build/python tokenizers, and "
+                             "then PYTHONPATH=build/python") from None  # fmt: skip
         try:
             self.json = Path(path).read_bytes()
             self._tokenizer = Tokenizer.from_str(self.json.decode("utf-8"))

@@ -13,7 +13,7 @@ from sample_file import Xxh64
 # Characters that Unicode keeps free for a program's internal use; they enclose what {% generation %} encloses.
 BEGIN_ANSWER, END_ANSWER = "\ufdd0", "\ufdd1"
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-PACKAGES = "pip install tokenizers jinja2"
+PACKAGES = "python3 -m pip install --target build/python tokenizers jinja2, and then PYTHONPATH=build/python"
 
 
 class FolderError(ValueError):

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Where scripts/test.sh has installed the packages that conversations.py needs, if it could.
+PYTHON_PACKAGES = ROOT / "build/test/python"
 BINARY = os.environ.get("MAESTRO_BINARY", str(ROOT / "build/cpu-release/maestro"))
 
 

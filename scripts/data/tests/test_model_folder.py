@@ -1,6 +1,5 @@
 """The tool with folders as Hugging Face has them. What transformers does with the same folder is the reference where it is installed."""
 
-import importlib.util
 import io
 import json
 import re
@@ -316,9 +315,9 @@ def test_the_command_of_the_documentation(model, tmp_path):
     assert sum(counts) == len(lines) == 3 and "100%" in made.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tokenizers") is not None, reason="tokenizers is installed")
-def test_says_which_packages_are_missing(tmp_path, capsys):
+def test_says_which_packages_are_missing(tmp_path, capsys, monkeypatch):
     (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(SystemExit) as ended:
         conversations.main([str(tmp_path), "--input", "c.jsonl", "--output", str(tmp_path / "c.h5")])
-    assert ended.value.code == 69 and "pip install tokenizers jinja2" in capsys.readouterr().err
+    assert ended.value.code == 69 and "pip install --target build/python tokenizers jinja2" in capsys.readouterr().err
