@@ -136,11 +136,13 @@ def test_a_teacher_and_its_student_from_one_folder_agree(space, family):
 
 
 def test_an_imported_deck_trains(space, family):
-    result = mpirun(1, "import", "model", "--out", "imported.toml", cwd=space.path)
-    assert result.returncode == 0, result.stderr
+    result = mpirun(1, "import", "model", "--out", "decks/imported.toml", cwd=space.path)
+    assert result.returncode == 0 and "decks/imported.toml: a deck" in result.stdout, result.stderr
+    again = mpirun(1, "import", "model", "--out", "decks/imported.toml", cwd=space.path)
+    assert again.returncode == 73 and "decks/imported.toml: exists already" in again.stderr
     values = ["data.train=samples.h5", "data.global_batch=3", "data.sequence_length=64", "train.steps=2", "run.precision=fp32",
               "section.language.layout.tp=2"]
-    space.train(2, "imported.toml", "imported", values)
+    space.train(2, "decks/imported.toml", "imported", values)
     expected = Safetensors(FAMILIES / family / "reference.safetensors")["loss"]
     assert relative(space.losses("imported")[:1], [expected]) <= 1e-6
 

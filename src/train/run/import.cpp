@@ -125,6 +125,17 @@ std::string deck_of(const std::string& folder, const families::ModelKeys& langua
     return deck;
 }
 
+/// Creates the file and its folder; a deck that is there already may have been edited.
+void write_deck(const std::string& path, const std::string& deck) {
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown))
+        throw Error(ExitCode::cannot_create,
+                    path + ": exists already; remove it or give another path for the deck", Scope::all_ranks);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), unknown);
+    write_text_file(path, deck);
+    log::info("{}: a deck to begin with; its first lines name the sample files that it needs", path);
+}
+
 }  // namespace
 
 void run_import(const comm::Communicator& world, const config::CommandLine& line) {
@@ -141,7 +152,7 @@ void run_import(const comm::Communicator& world, const config::CommandLine& line
         if (line.out.empty())
             std::fputs(deck.c_str(), stdout);
         else
-            write_text_file(line.out, deck);
+            write_deck(line.out, deck);
     });
 }
 
