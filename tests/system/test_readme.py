@@ -1,21 +1,29 @@
-"""The commands that README.md and docs/layouts.md show, as they show them, beside a copy of their directories."""
+"""The commands that README.md, docs/layouts.md and decks of model folders show, as they show them, beside a copy of their directories."""
 
 import os
 import pathlib
 import re
 import subprocess
 
+import h5py
 import pytest
+from built import PYTHON_PACKAGES
 from conftest import BINARY, ROOT, VLM
 
+FOLDERS = "Fine-tune a model folder"  # the section of README.md
+FOLDER_DECKS = ["finetune_text", "distill_folders"]  # in this order
+needs_packages = pytest.mark.skipif(not PYTHON_PACKAGES.exists(), reason="needs pip's tokenizers and jinja2, which scripts/test.sh installs")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
-def commands(document="README.md"):
-    blocks = re.findall(r"```\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+def commands(document="README.md", section=None):
+    """The commands of a section, or of all but FOLDERS."""
+    parts = re.split(r"^## (.*)\n", (ROOT / document).read_text(), flags=re.MULTILINE)
+    text = "".join(body for heading, body in zip(["", *parts[1::2]], parts[::2]) if (heading == section if section else heading != FOLDERS))
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    # The two that do all are tested by hand, and data are there.
-    return [line for line in lines if line and not line.startswith("scripts/") and "make_all" not in line]
+    # The two that do all are tested by hand, and data and packages are there.
+    return [line for line in lines if line and not line.startswith("scripts/") and "make_all" not in line and "pip install" not in line]
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +32,12 @@ def clone(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("clone")
     for name in ("inputs", "postproc", "scripts"):
         (folder / name).symlink_to(ROOT / name)
-    (folder / "data").symlink_to(data)
+    (folder / "data").mkdir()
+    for path in data.iterdir():
+        (folder / "data" / path.name).symlink_to(path)
     (folder / "build/cpu-release").mkdir(parents=True)
     (folder / "build/cpu-release/maestro").symlink_to(BINARY)
+    (folder / "build/python").symlink_to(PYTHON_PACKAGES)
     for name in ("vlm_glyphs", "other"):
         run(folder, f"mpirun -n 4 {BINARY} train {VLM} --set train.steps=4 --set run.output=runs/{name}")
     return folder
@@ -44,14 +55,40 @@ def test_there_are_commands():
     assert all(word in words for word in ("maestro train", "maestro evaluate", "--resume auto", "maestro_postproc summary"))
 
 
-def test_every_command_works(clone, pytestconfig):
-    """As printed under --all, otherwise with a tenth of the steps."""
-    shorter = "not nightly" in pytestconfig.getoption("markexpr")
-    for command in commands():
+@pytest.fixture
+def shorter(pytestconfig):
+    """Whether a fraction of the steps is enough: not under --all."""
+    return "not nightly" in pytestconfig.getoption("markexpr")
+
+
+def run_all(clone, lines, shorter):
+    for command in lines:
         if shorter:
             command = re.sub(r"train\.steps=(\d+)0", r"train.steps=\1", command)
         assert run(clone, command).strip(), command
+
+
+def test_every_command_works(clone, shorter):
+    run_all(clone, commands(), shorter)
     assert (clone / "runs/short/exit.json").exists()
+
+
+@needs_packages
+def test_a_model_folder_is_fine_tuned(clone, shorter):
+    run_all(clone, commands(section=FOLDERS), shorter)
+    before, after = (sorted(path.name for path in (clone / "models" / name).iterdir()) for name in ("small", "small-tuned"))
+    assert after == before and (clone / "models/small-tuned/model.safetensors").stat().st_size > 1e6
+
+
+@needs_packages
+def test_decks_of_model_folders_learn(clone, shorter):
+    for deck in FOLDER_DECKS:
+        lines = re.findall(r"^#.*?((?:PYTHONPATH=\S+ )?(?:python3|mpirun|build/cpu-release/maestro) .*)", (ROOT / f"inputs/{deck}.toml").read_text(), re.MULTILINE)
+        assert any("maestro train" in line for line in lines) and "maestro export" in lines[-1], deck
+        run_all(clone, [f"{line} --set train.steps=30" if shorter and "maestro train" in line else line for line in lines], shorter=False)
+        with h5py.File(clone / f"runs/{deck}/metrics.h5") as file:
+            losses = file["steps/loss"][:]
+        assert losses[0] > 5 and losses[-1] < 0.2 * losses[0], deck
 
 
 @pytest.mark.nightly
