@@ -8,6 +8,7 @@
 #include "model/language_batch.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/linear.hpp"
+#include "ops/rotary.hpp"
 
 namespace maestro::model {
 
@@ -54,7 +55,11 @@ Continuation Language::make_continuation(std::int64_t rows, backend::Arena& aren
 }
 
 std::int32_t Language::position_after(const State& state, std::int64_t row) {
-    return state.slice_positions[static_cast<std::size_t>(row)] + 1;
+    // The last token of a picture is at its lower right, and what follows stands behind the longer side.
+    std::int32_t last = 0;
+    for (const std::vector<std::int32_t>& along_axis : state.slice_positions)
+        last = std::max(last, along_axis[static_cast<std::size_t>(row)]);
+    return last + 1;
 }
 
 void Language::begin_prompt(const PackedBatch& packed, const State& state) {
@@ -97,7 +102,7 @@ void Language::decode(Continuation& sequence, backend::Arena& scratch) {
     packed.lengths = {1};
     packed.ids = {sequence.next_token};
     State state = partition(packed);
-    state.slice_positions = {sequence.next_position};
+    state.slice_positions.assign(ops::axes_of(rotary_), {sequence.next_position});
     copy_to_device(state, scratch, scratch);
     const Tensor stream = scratch.allocate(role_.compute, {state.local_rows, spec_.width});
     embed(state, stream, scratch);

@@ -70,7 +70,7 @@ struct Family {
         Pulse pulse;
         const safetensors::SafetensorsFile file(testing_support::folder_of(name) + "/model.safetensors",
                                                 pulse);
-        const auto pieces = families::pieces_of(spec, "head.weight", spec.vocabulary);
+        const auto pieces = families::pieces_of(spec, "head.weight", {spec.vocabulary, spec.width});
         const safetensors::TensorInfo* const tensor = file.find(pieces.at(0).tensor);
         head.resize(static_cast<std::size_t>(tensor->elements));
         file.read(*tensor, Range{0, tensor->elements}, head.data(), pulse);
@@ -95,7 +95,7 @@ std::map<std::string, std::vector<double>> sum_gradients(const comm::Communicato
         for (ParameterGroup& group : store.groups()) group.reduce_gradients(stage->scratch);
         for (const Parameter& p : store.parameters()) {
             const auto values = testing_support::read_elements(store.backend(), p.gradient);
-            const auto pieces = families::pieces_of(family.spec, p.name, p.shape[0]);
+            const auto pieces = families::pieces_of(family.spec, p.name, p.shape);
             const Range shard = store.group_of(p).shard_of(p);
             if (shard.size() <= 0) continue;
             for (const Range& range : store.group_of(p).first_copies(p, shard)) {

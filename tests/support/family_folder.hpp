@@ -80,9 +80,9 @@ inline model::ModelSpec spec_of_folder(const std::string& family) {
         "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.llm]\n[[section]]\nname = \"text\"\nmodel = "
         "\"llm\"\nweights = \"{}\"\n",
         family);
-    const auto keys = [&](const std::string& folder) {
+    const auto keys = [&](const std::string& folder, const std::string& kind) {
         const std::string path = folder_of(folder) + "/config.json";
-        return families::read_config(*read_text_file(path), path);
+        return families::read_config(*read_text_file(path), path, kind);
     };
     const config::Deck read =
         config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys);

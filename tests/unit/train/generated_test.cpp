@@ -7,12 +7,10 @@
 #include <iterator>
 #include <sstream>
 
-#include "base/text_file.hpp"
-#include "families/family.hpp"
 #include "model/decoding.hpp"
 #include "model/language.hpp"
+#include "support/family_folder.hpp"
 #include "train/checkpoint/folder_weights.hpp"
-#include "workload/scenario.hpp"
 
 namespace maestro::train::test {
 namespace {
@@ -38,26 +36,11 @@ std::vector<Generated> read_generated(const std::string& folder) {
     return all;
 }
 
-model::ModelSpec spec_of(const std::string& folder) {
-    const std::string deck = fmt::format(
-        "[run]\noutput = \"run\"\n[data]\ntrain = \"x\"\nglobal_batch = 1\nsequence_length = 64\n[train]\n"
-        "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.llm]\n[[section]]\nname = \"text\"\n"
-        "model = \"llm\"\nweights = \"{}\"\n",
-        folder);
-    const auto keys = [](const std::string& weights) {
-        const std::string path = weights + "/config.json";
-        return families::read_config(*read_text_file(path), path);
-    };
-    const config::Deck read =
-        config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys);
-    return workload::make_scenario(read).models.at(0);
-}
-
 class Decoded : public testing::TestWithParam<std::string> {};
 
 TEST_P(Decoded, TokensAreThoseOfTransformers) {
     const std::string folder = MAESTRO_SOURCE_DIR "/tests/golden/families/" + GetParam();
-    const model::ModelSpec spec = spec_of(folder);
+    const model::ModelSpec spec = testing_support::spec_of_folder(GetParam());
     const auto backend = backend::make_cpu(1);
     model::Role role{};
     role.section = "text";
