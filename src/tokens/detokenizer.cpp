@@ -181,8 +181,7 @@ std::string Detokenizer::text(std::span<const std::int32_t> ids) const {
         pending.clear();
     };
     for (const std::int32_t id : ids) {
-        const bool known = id >= 0 && static_cast<std::size_t>(id) < pieces_.size() &&
-                           pieces_[static_cast<std::size_t>(id)].known;
+        const bool known = knows(id);
         if (known && pieces_[static_cast<std::size_t>(id)].byte) {
             pending += pieces_[static_cast<std::size_t>(id)].text;
             continue;
@@ -195,9 +194,13 @@ std::string Detokenizer::text(std::span<const std::int32_t> ids) const {
     return valid_utf8(text);
 }
 
-bool Detokenizer::is_special(std::int32_t id) const {
+bool Detokenizer::knows(std::int32_t id) const {
     return id >= 0 && static_cast<std::size_t>(id) < pieces_.size() &&
-           pieces_[static_cast<std::size_t>(id)].special;
+           pieces_[static_cast<std::size_t>(id)].known;
+}
+
+bool Detokenizer::is_special(std::int32_t id) const {
+    return !knows(id) || pieces_[static_cast<std::size_t>(id)].special;
 }
 
 std::vector<std::int32_t> end_tokens(std::string_view json) {

@@ -21,7 +21,8 @@ public:
     /// The text of these tokens, special ones included, as UTF-8. What is not valid UTF-8 becomes U+FFFD. An
     /// id without a token becomes "<id N>".
     std::string text(std::span<const std::int32_t> ids) const;
-    /// Whether the token is one that text cannot contain, such as the end of a turn.
+    /// Whether text cannot contain the token: it is a special one, such as the end of a turn, or there is no
+    /// token of this id, as of those that make_jsonl.py adds to a tokenizer.
     bool is_special(std::int32_t id) const;
 
 private:
@@ -37,6 +38,7 @@ private:
     };
     explicit Detokenizer(Decoder decoder) : decoder_(decoder) {}
     void add(std::int64_t id, Piece piece);
+    bool knows(std::int32_t id) const;
 
     Decoder decoder_;
     std::vector<Piece> pieces_;  ///< by id

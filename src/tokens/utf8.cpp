@@ -36,10 +36,12 @@ Unit next_unit(std::string_view text) {
     return {length, character};
 }
 
-/// Controls, and what changes the direction of text or is invisible.
+/// Controls, and what changes the direction of text or is invisible, but for the joiners of scripts and
+/// emoji.
 bool is_escaped(std::int32_t c) {
-    return (c < 0x20 && c != '\n') || (c >= 0x7F && c < 0xA0) || (c >= 0x200B && c <= 0x200F) ||
-           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;
+    return (c < 0x20 && c != '\n') || (c >= 0x7F && c < 0xA0) ||
+           (c >= 0x200B && c <= 0x200F && c != 0x200C && c != 0x200D) || (c >= 0x2028 && c <= 0x202E) ||
+           (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;
 }
 
 }  // namespace

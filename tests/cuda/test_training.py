@@ -174,6 +174,30 @@ def test_losses_of_a_ring_in_bf16(tmp_path, data):  # noqa: F811
     assert loss < 1e-4 and norm < 4e-3, (loss, norm)
 
 
+def test_decoded_answers_equal_the_cpus(tmp_path, data):  # noqa: F811
+    """maestro evaluate --show: the cache of keys and values is in the memory of GPUs."""
+    (tmp_path / "data").symlink_to(data)
+    train(tmp_path, BINARY, 4, "run.device=cpu")
+    subprocess.run([sys.executable, str(ROOT / "scripts/data/make_mixed.py"), "runs/few.h5", "--samples", "3", "--share", "0.7", "--tokens", "10", "--longest", "16", "--pixels",
+                    "600", "--largest", "40"], cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
+
+    def answers(program, device, ranks, *layout, gpus=1):
+        values = ("data.validation=runs/few.h5", f"run.device={device}", *layout)
+        done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "evaluate", str(ROOT / "inputs/vlm_glyphs.toml"), "--checkpoint",
+                               "runs/0", "--show", "3", *(word for value in values for word in ("--set", value))], cwd=tmp_path, timeout=300, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus)}, capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return [line for line in done.stdout.splitlines() if line.startswith("  ")]
+
+    expected = answers(BINARY, "cpu", 4)
+    assert sum(line.startswith("  answer") for line in expected) == 3
+    tp = ("section.language.layout.dp=1", "section.language.layout.tp=2")
+    for gpus in (1, 3):
+        assert answers(HOSTED, "cuda", 3, *tp, gpus=gpus) == expected
+    assert answers(HOSTED, "cuda", 1) == expected
+    assert answers(HOSTED, "cuda", 3, *tp, "run.precision=bf16", gpus=3)
+
+
 def test_an_error_is_reported_although_the_gpu_waits(tmp_path, data):  # noqa: F811
     """The other half of a ring is stopped. Where its ranks are waited for, the communicator of tp would be aborted first, which waits for the GPU.
     One of the two ranks that wait is stopped as well, before its deadline: mpirun sometimes crashes if two ranks abort at once."""

@@ -80,7 +80,7 @@ def test_answers_are_those_that_the_model_has_learned_in_every_layout(workspace,
     found = show(workspace, 1, TEACHER, 2, CHATS)
     escaped = [prompt.replace("\t", "\\t").replace("\r", "\\r") for prompt in prompts]
     assert column(found, "prompt") == [f"<|im_start|>{prompt}<|im_end|><|im_start|>" for prompt in escaped]
-    expected = [answer.replace("\u200d", "\\u{200d}") + "<|im_end|>" for answer in answers]  # of the first turn
+    expected = [answer + "<|im_end|>" for answer in answers]  # of the first turn
     assert column(found, "target") == expected and column(found, "answer") == expected
     assert sum("answers with the target" in line for line in found) == 2
     for ranks, layout in ((2, []), (2, ["layout.dp=1", "layout.tp=2"]), (3, []), (4, ["layout.tp=2"])):

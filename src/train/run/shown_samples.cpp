@@ -152,10 +152,9 @@ void ShownSamples::print(const std::vector<std::vector<std::int32_t>>& answers) 
         const auto pictures =
             std::count(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(begin), file_.marker());
         const std::vector<std::int32_t>& answer = answers[i];
-        const bool ended =
-            ends_[i].empty() || std::find(ends_[i].begin(), ends_[i].end(), answer.back()) != ends_[i].end();
+        const bool ended = std::find(ends_[i].begin(), ends_[i].end(), answer.back()) != ends_[i].end();
         std::string note = fmt::format("{} tokens", answer.size());
-        if (!ended) note += ", cut off there";
+        if (!ended) note += ends_[i].empty() ? ", as many as its target has" : ", cut off there";
         if (std::equal(answer.begin(), answer.end(), target.begin(), target.end())) note = "the target";
         const auto none = sample.pictures.size();
         log::info(
