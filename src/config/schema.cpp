@@ -103,6 +103,7 @@ std::vector<Key> keys_of(Model& m) {
             {"rope_sections", &m.rope_sections, false, 0, 128},
             {"norm_eps", &m.norm_eps, false, 0, 1},
             {"tie_embeddings", &m.tie_embeddings},
+            {"picture_token", &m.picture_token, false, -1, 1 << 24},
             {"patch", &m.patch, false, 1, 256},
             {"merge", &m.merge, false, 1, 16},
             {"channels", &m.channels, false, 1, 16},

@@ -203,6 +203,7 @@ ModelKeys read_config(std::string_view text, const std::string& path, std::strin
     if (family->has_vision()) {
         check_built(config, "silu");
         read_language(config.object("text_config"), *family, tied, keys);
+        keys["picture_token"] = std::to_string(config.count("image_token_id", 151655));
     } else {
         read_language(config, *family, tied, keys);
     }

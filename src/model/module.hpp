@@ -125,6 +125,7 @@ struct ModelSpec {
     std::array<int, 3> rope_sections = {};
     double norm_eps = 1e-6;
     bool tie_embeddings = true;  ///< language models only
+    int picture_token = -1;      ///< language models only: the token that stands for a picture; -1: any
     int patch = 0;               ///< vision models only, like merge and channels
     int merge = 1;
     int channels = 1;

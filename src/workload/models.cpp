@@ -87,6 +87,14 @@ void check_samples(const Scenario& scenario, const data::SampleFile& samples, bo
                         fmt::format("{}: pictures of {} channels, model.{}.channels is {}", path,
                                     samples.channels(), m.name, m.channels));
     }
+    for (const graph::Edge& e : scenario.graph.edges) {
+        const model::ModelSpec& m = scenario.models[e.to];
+        if (e.tensor == EdgeTensor::embeddings && m.picture_token >= 0 && m.picture_token != samples.marker())
+            throw Error(ExitCode::bad_data,
+                        fmt::format("{}: token {} marks pictures, in model.{} it is {} (picture_token); make the "
+                                    "samples again with that marker",
+                                    path, samples.marker(), m.name, m.picture_token));
+    }
     if (for_training && samples.size() < scenario.global_batch)
         throw Error(ExitCode::bad_deck,
                     fmt::format("data.global_batch: {} samples, but {} holds {}; it may be at most that",

@@ -108,6 +108,7 @@ model::ModelSpec spec_of(const config::Model& m) {
                                  : std::array{m.rope_sections[0], m.rope_sections[1], m.rope_sections[2]},
             .norm_eps = m.norm_eps,
             .tie_embeddings = m.tie_embeddings,
+            .picture_token = static_cast<int>(m.picture_token),
             .patch = static_cast<int>(m.patch),
             .merge = static_cast<int>(m.merge),
             .channels = static_cast<int>(m.channels),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import Workspace, mpirun, relative
 from sample_file import Sample, SampleWriter
-from test_folders import DECK, FAMILIES, Safetensors
+from test_folders import DECK, FAMILIES, Safetensors, change
 
 FAMILY = FAMILIES / "qwen3_vl"
 MARKER = 45  # image_token_id
@@ -109,7 +109,10 @@ def test_an_imported_deck_trains(space):
     assert relative(space.losses("imported")[:1], [Safetensors(FAMILY / "reference.safetensors")["loss"]]) <= 1e-6
 
 
-def test_towers_that_do_not_fit_are_refused(space):
+def test_what_does_not_fit_is_refused(space):
+    change(space, image_token_id=44)
+    assert "samples.h5: token 45 marks pictures, in model.language it is 44" in train(space, 2, "run", expect=65).stderr
+    change(space, image_token_id=MARKER)
     refused = train(space, 3, "run", ["language.layout.pp=2", "language.layout.stages=[1,2]"], expect=78)
     assert "the first stage has 1 layers, but 'vision' delivers rows for 2 (deepstack)" in refused.stderr
     assert "section.vision.layout.pp: 2 stages of an encoder with deepstack" in train(space, 3, "run", ["vision.layout.pp=2"], expect=78).stderr
