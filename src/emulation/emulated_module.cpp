@@ -20,12 +20,18 @@ Tensor meta_rows(std::int64_t rows, std::int64_t width, DType dtype) {
     return Tensor(nullptr, dtype, {rows, width});
 }
 
+model::Role without_frozen(model::Role role) {
+    role.frozen = {};
+    return role;
+}
+
 class EmulatedModule final : public model::Module {
 public:
+    /// The parameters here have other names than those of the model: what the role freezes there is left out.
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
                    const backend::DeviceRates& rates, const Scales& scales, Sleep sleep_until,
                    parallel::Mesh mesh, parallel::Mesh meta_mesh)
-        : Module(backend, role, std::move(mesh)),
+        : Module(backend, without_frozen(role), std::move(mesh)),
           backend_(backend),
           spec_(spec),
           role_(role),
@@ -34,22 +40,23 @@ public:
           meta_(backend::make_meta(rates)),
           model_(model::make_module(*meta_, spec, role, std::move(meta_mesh))) {
         int layer = 0;
+        const bool trained = model_->parameters().trainable() > 0;
         for (const parallel::ParameterGroup& group : model_->parameters().groups()) {
-            if (group.trainable() != role.trained) continue;
+            if (group.trainable() != trained) continue;
             std::int64_t elements = 0;
             for (const parallel::Parameter* p : group.parameters()) elements += p->size();
-            const std::int64_t size = role.trained ? scales.of(elements) : 1;
+            const std::int64_t size = trained ? scales.of(elements) : 1;
             if (layer > 0) store_.begin_layer();
             store_.declare(fmt::format("emulated.{}.{}.weight", role.stage.index, layer), {size},
-                           parallel::Init::zeros, role.trained, {{{0, size}}}, {0, 1});
+                           parallel::Init::zeros, trained, {{{0, size}}}, {0, 1});
             layer_of_[&group] = layer++;
-            if (!role.trained) break;
+            if (!trained) break;
         }
         store_.allocate(1, 1);  // a group for each of the model's
         const auto note = [this](const parallel::ParameterGroup& group) {
             passed_.push_back({layer_of_.at(&group), counted_s()});
         };
-        if (role.trained) model_->parameters().observer() = {.final = note, .needed = note};
+        if (trained) model_->parameters().observer() = {.final = note, .needed = note};
     }
 
     std::unique_ptr<model::Saved> forward(const model::Batch& batch,

@@ -179,9 +179,10 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
     copy_to_device(*state, kept, scratch);
+    const Tensor stream = input_stream(inputs, *state, layers_.keeps_input() ? kept : scratch, scratch);
     state->stack = layers_.forward(
-        input_stream(inputs, *state, kept, scratch), state->sequences, kept, scratch,
-        [&](int layer, const Tensor& stream) { add_deepstack_rows(inputs, *state, layer, stream); });
+        stream, state->sequences, kept, scratch,
+        [&](int layer, const Tensor& after) { add_deepstack_rows(inputs, *state, layer, after); });
     if (role_.stage.last())
         finish(batch, inputs, packed, *state, saved, scratch, output, result);
     else
@@ -246,7 +247,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
                          extract_gradients(state, 1 + layer, d_output_of_layer, d_inputs);
                      });
     if (!role_.stage.first()) return;
-    if (role_.trained) {
+    if (embedding_->trainable) {
         // A tp rank adds the rows of all tokens in its part of the vocabulary, whichever rank holds them.
         // With tied embeddings this adds to the head's gradient, which forward() has already left there.
         const backend::ArenaScope gathered(scratch);

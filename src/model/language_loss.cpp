@@ -144,7 +144,7 @@ void Language::head_backward(const LossInputs& in, const Tensor& d_logits, std::
         rounded = arena.allocate(role_.compute, {d_logits.dim(0), vocabulary_.size()});
         ops::convert(backend_, d_logits, rounded);
     }
-    if (role_.trained) ops::linear_backward_weight(backend_, rounded, hidden, head_->gradient);
+    if (head_->trainable) ops::linear_backward_weight(backend_, rounded, hidden, head_->gradient);
     // The hidden states of this chunk are not read again, so their gradient overwrites them. On several tp
     // ranks it is partial: each rank has only its part of the vocabulary.
     ops::linear_backward_input(backend_, rounded, head_->weight, hidden, false);

@@ -27,6 +27,13 @@ std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry) {
     return tokens;
 }
 
+bool wants_input_gradient(const Role& role) {
+    // Hidden states come from a frozen teacher, which needs no gradient.
+    return std::any_of(role.inputs.begin(), role.inputs.end(), [](const InputSpec& input) {
+        return input.gradient && input.tensor != EdgeTensor::hidden;
+    });
+}
+
 namespace {
 
 void check_sizes(const ModelSpec& spec, const Role& role) {
@@ -171,6 +178,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     if (options.train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
+            // A pipeline hands a gradient from stage to stage, wanted or not.
+            if (!role.inputs[e].gradient && role.inputs[e].tensor != EdgeTensor::stream) continue;
             const std::int64_t rows = total_rows(inputs[e]);
             const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});

@@ -143,7 +143,8 @@ struct ModelSpec {
 /// One incoming edge of a section.
 struct InputSpec {
     EdgeTensor tensor = EdgeTensor::embeddings;
-    ModelSpec from;  ///< the upstream model
+    ModelSpec from;        ///< the upstream model
+    bool gradient = true;  ///< of its rows; false: what backward() writes there is not read
     bool operator==(const InputSpec&) const = default;
 };
 
@@ -188,10 +189,14 @@ struct Role {
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     Recompute recompute = Recompute::none;
+    int recompute_layers = 0;  ///< the first layers of the stage, to which it applies; 0: all
     TpOverlap tp_overlap = TpOverlap::automatic;
     Stage stage = {};
     bool operator==(const Role&) const = default;
 };
+
+/// Whether the gradient of an input is wanted.
+bool wants_input_gradient(const Role& role);
 
 /// What a module keeps on the host between forward and backward. The tensors themselves are in the arena.
 struct Saved {

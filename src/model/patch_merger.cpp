@@ -66,19 +66,20 @@ void PatchMerger::backward(const PatchMergerActivations& a, const Tensor& d_outp
         const backend::ArenaScope gathered(scratch);
         const Tensor d_rows = sequence_parallel_.all_gather(d_output, tp_tokens, scratch);
         ops::linear_backward_input(backend_, d_rows, down_->weight, d_activated, false);
-        ops::linear_backward_weight(backend_, d_rows, a.activated, down_->gradient);
+        if (down_->trainable) ops::linear_backward_weight(backend_, d_rows, a.activated, down_->gradient);
     }
     // Every tp rank has a copy of this bias and adds the gradient of its local rows only. The sum over the
     // copies is taken at the end of the step (parallel/parameter_group.hpp).
-    ops::bias_backward(backend_, d_output, down_bias_->gradient, scratch);
+    if (down_bias_->trainable) ops::bias_backward(backend_, d_output, down_bias_->gradient, scratch);
     ops::gelu_backward(backend_, d_activated, a.merged, d_merged, gelu_);
     {
         const backend::ArenaScope gathered(scratch);
         const Tensor partial = sequence_parallel_.rows_of_all(as_tokens(d_normed), tp_tokens, scratch);
         ops::linear_backward_input(backend_, d_merged, up_->weight, partial, false);
-        ops::linear_backward_weight(backend_, d_merged,
-                                    sequence_parallel_.all_gather(as_tokens(a.normed), tp_tokens, scratch),
-                                    up_->gradient, up_bias_->gradient, scratch);
+        if (up_->trainable)
+            ops::linear_backward_weight(
+                backend_, d_merged, sequence_parallel_.all_gather(as_tokens(a.normed), tp_tokens, scratch),
+                up_->gradient, up_bias_->gradient, scratch);
         sequence_parallel_.reduce_scatter(partial, as_tokens(d_normed), tp_tokens, scratch);
     }
     norm_.backward(norm_rows(d_normed), norm_rows(a.input), a.norm, norm_rows(d_input), accumulate, scratch);

@@ -1,34 +1,53 @@
 #include "model/transformer.hpp"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "ops/elementwise.hpp"
 
 namespace maestro::model {
 
+namespace {
+
+bool any_trainable(const parallel::ParameterStore& store, std::size_t from) {
+    const auto& parameters = store.parameters();
+    return std::any_of(parameters.begin() + static_cast<std::ptrdiff_t>(from), parameters.end(),
+                       [](const parallel::Parameter& p) { return p.trainable; });
+}
+
+}  // namespace
+
 Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                          const parallel::Mesh& mesh, parallel::ParameterStore& store,
-                         const AfterDeclaration& declared)
-    : backend_(backend),
-      store_(store),
-      spec_(spec),
-      type_(role.compute),
-      checkpointing_(!role.needs_backward                 ? Checkpointing::keep_nothing
-                     : role.recompute == Recompute::layer ? Checkpointing::keep_layer_inputs
-                     : role.recompute == Recompute::cheap ? Checkpointing::keep_costly
-                                                          : Checkpointing::keep_all) {
+                         const AfterDeclaration& after_declaration)
+    : backend_(backend), store_(store), spec_(spec), type_(role.compute) {
     const int first = role.stage.first_layer,
               count = role.stage.layers > 0 ? role.stage.layers : spec.layers - first;
     MAESTRO_CHECK(first >= 0 && count > 0 && first + count <= spec.layers,
                   "stage {} of {} has layers {} to {} of {}", role.stage.index, role.section, first,
                   first + count - 1, spec.layers);
+    bool trained = any_trainable(store, 0) || wants_input_gradient(role);
     for (int i = first; i < first + count; ++i) {
         const int number = store.begin_layer();
+        const std::size_t declared = store.parameters().size();
         const std::string prefix = "layers." + std::to_string(i) + ".";
         AttentionBlock attention(backend, spec, role, mesh, store, prefix);
         MlpBlock mlp(backend, spec, role, mesh, store, prefix);
         layers_.push_back({std::move(attention), std::move(mlp), i, number});
-        if (declared) declared(i);
+        trained = trained || any_trainable(store, declared);
+        if (!trained) ++first_backward_;
+        const std::size_t after = store.parameters().size();
+        if (after_declaration) after_declaration(i);
+        trained = trained || any_trainable(store, after);
+    }
+    if (!role.needs_backward) first_backward_ = layers_.size() + 1;
+    for (std::size_t i = first_backward_; i < layers_.size(); ++i) {
+        const bool recomputes =
+            role.recompute_layers == 0 || i < static_cast<std::size_t>(role.recompute_layers);
+        layers_[i].checkpointing = !recomputes || role.recompute == Recompute::none ? Checkpointing::keep_all
+                                   : role.recompute == Recompute::layer ? Checkpointing::keep_layer_inputs
+                                                                        : Checkpointing::keep_costly;
     }
 }
 
@@ -40,7 +59,7 @@ void Transformer::prepare(std::span<const std::int64_t> rows, std::int64_t seque
 LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
                                             const parallel::Sequences& sequences, backend::Arena& saved,
                                             backend::Arena& scratch) const {
-    const bool keep_costly = checkpointing_ == Checkpointing::keep_costly;
+    const bool keep_costly = layer.checkpointing == Checkpointing::keep_costly;
     backend::Arena& passing = keep_costly ? scratch : saved;
     LayerActivations a;
     a.attention = layer.attention.allocate(input, sequences, saved, passing);
@@ -66,25 +85,18 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
     const auto allocate_stream = [&](backend::Arena& arena) {
         return arena.allocate(type_, {input.dim(0), spec_.width});
     };
-    if (checkpointing_ == Checkpointing::keep_nothing) {
-        // Two residual streams take turns, and each layer's activations overwrite those of the layer before:
-        // the memory of a frozen section does not grow with its depth.
-        const Tensor outputs[] = {allocate_stream(scratch), allocate_stream(scratch)};
-        for (std::size_t i = 0; i < layers_.size(); ++i) {
-            store_.layer_needed(layers_[i].number);
-            const backend::ArenaScope scope(scratch);
-            layer_forward(layers_[i], stream, outputs[i % 2], sequences, scratch, scratch);
-            stream = outputs[i % 2];
-            if (after) after(layers_[i].index, stream);
-        }
-        stack.output = stream;
-        return stack;
-    }
-    for (const Layer& layer : layers_) {
+    // Where no backward pass follows, two residual streams take turns, and each layer's activations overwrite
+    // those of the layer before: the memory of frozen layers does not grow with their number.
+    std::array<Tensor, 2> passing;
+    if (first_backward_ > 1) passing = {allocate_stream(scratch), allocate_stream(scratch)};
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        const Layer& layer = layers_[i];
         store_.layer_needed(layer.number);
-        const Tensor output = allocate_stream(saved);
+        // It is the input of the next layer, or of what follows the layers.
+        const Tensor output = i + 1 >= first_backward_ ? allocate_stream(saved) : passing[i % 2];
         const backend::ArenaScope scope(scratch);
-        if (checkpointing_ == Checkpointing::keep_layer_inputs) {
+        if (layer.checkpointing == Checkpointing::keep_nothing ||
+            layer.checkpointing == Checkpointing::keep_layer_inputs) {
             layer_forward(layer, stream, output, sequences, scratch, scratch);
             stack.layers.push_back({});
             stack.layers.back().attention.input = stream;
@@ -111,7 +123,7 @@ Tensor Transformer::receive(std::span<const Tensor> inputs, std::int64_t local, 
 
 Tensor Transformer::send(const StackActivations& stack, backend::Arena& saved) const {
     // With a backward pass the output lies in `saved` already.
-    if (checkpointing_ != Checkpointing::keep_nothing) return stack.output;
+    if (first_backward_ <= layers_.size()) return stack.output;
     const Tensor output = saved.allocate(type_, {stack.output.dim(0), spec_.width});
     ops::convert(backend_, stack.output, output);
     return output;
@@ -119,18 +131,19 @@ Tensor Transformer::send(const StackActivations& stack, backend::Arena& saved) c
 
 void Transformer::backward(StackActivations& stack, const parallel::Sequences& sequences,
                            const Tensor& d_stream, backend::Arena& scratch, const AtLayer& before) const {
-    for (std::size_t i = layers_.size(); i-- > 0;) {
+    for (std::size_t i = layers_.size(); i-- > 0 && i + 1 >= first_backward_;) {
         if (before) before(layers_[i].index, d_stream);
+        if (i < first_backward_) break;  // what follows the layer was trained, the layer is not
         const backend::ArenaScope scope(scratch);
         LayerActivations recomputed;
-        if (checkpointing_ == Checkpointing::keep_layer_inputs) {
+        const bool recomputes = layers_[i].checkpointing == Checkpointing::keep_layer_inputs;
+        if (recomputes) {
             // The recomputed output is not read: only the activations within the layer are needed.
             const Tensor output = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
             recomputed = layer_forward(layers_[i], stack.layers[i].attention.input, output, sequences,
                                        scratch, scratch);
         }
-        const LayerActivations& a =
-            checkpointing_ == Checkpointing::keep_layer_inputs ? recomputed : stack.layers[i];
+        const LayerActivations& a = recomputes ? recomputed : stack.layers[i];
         // d_stream passes through both residual connections unchanged, and the backward pass of each norm
         // adds the gradient of its branch. The scratch memory of the MLP is free again before attention
         // allocates its own, so that a layer needs the larger of the two and not their sum.

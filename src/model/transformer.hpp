@@ -6,6 +6,7 @@
 // H, K and the MLP channels F are this tp rank's part.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -36,19 +37,21 @@ public:
 
     /// Declares the parameters "layers.N.*" of the role's stage in `store`, numbered within the model; each
     /// tp rank holds a part of the heads and of the MLP channels. Backend, mesh and store outlive the
-    /// transformer. `declared` may declare further parameters, which are used after the layer.
+    /// transformer. `after_declaration` may declare further parameters, which are used after the layer.
     Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                 const parallel::Mesh& mesh, parallel::ParameterStore& store,
-                const AfterDeclaration& declared = {});
+                const AfterDeclaration& after_declaration = {});
 
-    /// Runs all layers on input[local, C], which lies in `saved` and must stay there until backward().
-    /// Collective over the replica, like backward(). Where the role needs no backward pass nothing is saved:
-    /// all memory comes from `scratch`, and the output remains valid until the caller releases it.
+    /// Runs all layers on input[local, C], which must stay until backward() if keeps_input(). Collective over
+    /// the replica, like backward(). Where the role needs no backward pass nothing is saved: all memory comes
+    /// from `scratch`, and the output remains valid until the caller releases it.
     /// `after` is called after each layer.
     StackActivations forward(const Tensor& input, const parallel::Sequences& sequences, backend::Arena& saved,
                              backend::Arena& scratch, const AtLayer& after = {}) const;
     /// Turns d_stream[local, C], the gradient of the output, into the gradient of the input, in place, and
-    /// adds the gradients of the weights. `before` is called before the backward pass of each layer.
+    /// adds the gradients of the weights. Ends at the first layer that has a backward pass: unless
+    /// keeps_input(), d_stream is then the gradient of that layer's input.
+    /// `before` is called before the backward pass of each of these layers, and of the one before them.
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch, const AtLayer& before = {}) const;
 
@@ -62,6 +65,8 @@ public:
     /// output lies in `scratch` (decode.cpp). Collective over the replica.
     Tensor decode(const Tensor& input, const parallel::Sequences& sequences, KvCache& cache,
                   backend::Arena& scratch) const;
+    /// Whether all layers have a backward pass: what stands before them is trained or wants its gradient.
+    bool keeps_input() const { return first_backward_ == 0; }
 
     /// Returns the stream that the stage before has delivered, as a tensor [local, C] in `arena`. inputs[i]
     /// has this rank's rows of sample i, which lie in the stream one sample after another.
@@ -75,14 +80,18 @@ public:
                  bool backward) const;
 
 private:
+    /// What the forward pass of a layer keeps: nothing, its input (activation checkpointing: backward runs
+    /// the layer again), what takes long to compute again (selective checkpointing), or all activations.
+    enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_costly, keep_all };
     struct Layer {
         AttentionBlock attention;
         MlpBlock mlp;
         int index;   ///< within the model
         int number;  ///< among the layers of the parameter store
+        Checkpointing checkpointing = Checkpointing::keep_nothing;
     };
     /// Writes output[local, C] and returns the layer's activations, allocated in `saved`. With
-    /// Recompute::cheap, `scratch` remains occupied by those that it does not return.
+    /// Checkpointing::keep_costly, `scratch` remains occupied by those that it does not return.
     LayerActivations layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
                                    const parallel::Sequences& sequences, backend::Arena& saved,
                                    backend::Arena& scratch) const;
@@ -91,12 +100,12 @@ private:
     const parallel::ParameterStore& store_;
     ModelSpec spec_;
     DType type_;
-    /// What a forward pass keeps: nothing, the input of each layer (activation checkpointing: backward runs
-    /// the layer again), what takes long to compute again (selective checkpointing), or all activations.
-    enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_costly, keep_all } checkpointing_;
     std::vector<Layer> layers_;
     KvCache* recorded_ = nullptr;  ///< null: forward() records nothing
     std::int64_t recorded_rows_ = 0;
+    /// The first layer with a backward pass. The number of layers if only what follows them has one, and one
+    /// more if nothing has.
+    std::size_t first_backward_ = 0;
 };
 
 }  // namespace maestro::model

@@ -155,8 +155,9 @@ void Vision::set_positions(const PackedPictures& packed, State& state, backend::
 
 Tensor Vision::embed(const PackedPictures& packed, State& state, backend::Arena& kept,
                      backend::Arena& scratch) const {
-    cut_patches(packed, state, kept, scratch);
-    const Tensor stream = kept.allocate(role_.compute, {state.local_rows, spec_.width});
+    cut_patches(packed, state, patch_weight_->trainable ? kept : scratch, scratch);
+    const Tensor stream =
+        (layers_.keeps_input() ? kept : scratch).allocate(role_.compute, {state.local_rows, spec_.width});
     // A convolution whose stride equals its kernel size is a linear layer over patches.
     ops::linear(backend_, state.patches, patch_weight_->weight, stream, patch_bias_->weight);
     if (!positions_) return stream;
@@ -181,9 +182,10 @@ Tensor Vision::embed(const PackedPictures& packed, State& state, backend::Arena&
 }
 
 void Vision::embed_backward(const State& state, const Tensor& d_stream, backend::Arena& scratch) const {
-    ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
-                                patch_bias_->gradient, scratch);
-    if (positions_)
+    if (patch_weight_->trainable)
+        ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
+                                    patch_bias_->gradient, scratch);
+    if (positions_ && positions_->trainable)
         ops::position_embedding_backward(backend_, state.position_index, state.position_weight, d_stream,
                                          positions_->gradient, scratch);
 }
@@ -229,7 +231,8 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     if (role_.stage.last())
         output = saved.allocate(type, {state->local_rows / patches_per_token_, role_.output_width});
     const Tensor stream = role_.stage.first() ? embed(packed, *state, kept, scratch)
-                                              : layers_.receive(inputs.front(), state->local_rows, kept);
+                                              : layers_.receive(inputs.front(), state->local_rows,
+                                                                layers_.keeps_input() ? kept : scratch);
     state->stack =
         layers_.forward(stream, state->sequences, kept, scratch, [&](int layer, const Tensor& inner) {
             const int i = deepstack_of(layer);
@@ -246,11 +249,10 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
                       backend::Arena& scratch) {
     auto& state = static_cast<State&>(saved);
     const backend::ArenaScope scope(scratch);
-    // A vision section has no upstream section. It runs backward only to train, so all weight gradients are
-    // needed, and the gradient of the patches is not.
-    const bool first = role_.stage.first();
+    // A vision section has no upstream section: the gradient of the patches is not needed.
+    const bool first = role_.stage.first(), delivered = !first && d_inputs.front().rank != 0;
     const Tensor d_stream =
-        first ? scratch.allocate(role_.compute, {state.local_rows, spec_.width}) : d_inputs.front();
+        delivered ? d_inputs.front() : scratch.allocate(role_.compute, {state.local_rows, spec_.width});
     if (role_.stage.last())
         merge_backward(*merger_, state.mergers.back(), state, d_output, 0, d_stream, false, scratch);
     else

@@ -60,10 +60,13 @@ FrozenParameters FrozenParameters::all_but(std::vector<std::string> components) 
     return frozen;
 }
 
+bool FrozenParameters::contains_part(std::string_view part) const {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [&](const std::string& each) { return !each.empty() && begins_with(part, each); });
+}
+
 bool FrozenParameters::contains(std::string_view name) const {
-    if (std::any_of(parts_.begin(), parts_.end(),
-                    [&](const std::string& part) { return !part.empty() && begins_with(name, part); }))
-        return true;
+    if (contains_part(name)) return true;
     if (trained_components_.empty()) return false;
     while (!name.empty())
         if (std::find(trained_components_.begin(), trained_components_.end(), next_component(name)) !=

@@ -20,6 +20,8 @@ public:
     static FrozenParameters all_but(std::vector<std::string> components);
 
     bool contains(std::string_view name) const;
+    /// Whether one of the parts contains all parameters of this part of a model.
+    bool contains_part(std::string_view part) const;
     bool empty() const { return parts_.empty() && trained_components_.empty(); }
     bool operator==(const FrozenParameters&) const = default;
 

@@ -284,15 +284,28 @@ int main(int argc, char** argv) {
             Recompute recompute = Recompute::none;
             std::vector<int> layers = {2};
             TpOverlap tp_overlap = TpOverlap::automatic;
+            std::vector<std::string> frozen = {};
         };
         for (const Case& c :
              {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
               Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
               Case{model::test::use_other_forms}, Case{{}, Recompute::cheap, {2}, TpOverlap::always},
-              Case{uneven, Recompute::none, {2}, TpOverlap::always}})
+              Case{uneven, Recompute::none, {2}, TpOverlap::always},
+              Case{{},
+                   Recompute::none,
+                   {2},
+                   TpOverlap::automatic,
+                   {"patch", "embedding", "layers.0", "projector"}},
+              Case{untied,
+                   Recompute::none,
+                   {1, 1},
+                   TpOverlap::automatic,
+                   {"layers.0.mlp", "layers.1.attention", "merger", "head"}}})
             for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
                 Job reference(kind, DType::f64, c.recompute, 1, c.change);
                 reference.first_role.tp_overlap = reference.last_role.tp_overlap = c.tp_overlap;
+                // The modules of the reference train everything.
+                reference.first_role.frozen = reference.last_role.frozen = FrozenParameters(c.frozen);
                 std::vector<Layout> ups, downs;
                 for (const Layout& layout : layouts) {
                     if (fits(reference.first_spec, layout)) ups.push_back(layout);

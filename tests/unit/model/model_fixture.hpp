@@ -198,6 +198,7 @@ public:
         }
         const auto last_state = last->forward(batch, inputs, last_saved, last_scratch, none, result);
         last->collect(result);
+        for (backend::Arena* scratch : {&first_scratch, &last_scratch}) scratch->reset();  // as between tasks
         if (train) {
             const Tensor d_rows = last_scratch.allocate(last_role.compute, {rows.dim(0), rows.dim(1)});
             last->backward(*last_state, {}, std::vector<Tensor>{d_rows}, last_scratch);

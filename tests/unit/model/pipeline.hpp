@@ -29,9 +29,12 @@ struct StageOnDevice {
 /// A section in several stages.
 class Pipeline {
 public:
-    /// `layers`: of each stage. `mesh` makes the mesh of a stage.
-    Pipeline(backend::Backend& backend, const ModelSpec& spec, const Role& whole,
-             const std::vector<int>& layers, const std::function<Mesh()>& mesh = single_rank_mesh) {
+    /// `layers`: of each stage. `mesh` makes the mesh of a stage. `wanted(stage)`: whether the gradient of
+    /// its stream is.
+    Pipeline(
+        backend::Backend& backend, const ModelSpec& spec, const Role& whole, const std::vector<int>& layers,
+        const std::function<Mesh()>& mesh = single_rank_mesh,
+        const std::function<bool(int)>& wanted = [](int) { return true; }) {
         int first_layer = 0;
         for (std::size_t s = 0; s < layers.size(); ++s) {
             Role role = whole;
@@ -50,7 +53,8 @@ public:
                 else if (embeddings)
                     role.stage.expansions.push_back({input.from.patch, input.from.merge});
             }
-            if (!role.stage.first()) role.inputs.push_back({EdgeTensor::stream, spec});
+            if (!role.stage.first())
+                role.inputs.push_back({EdgeTensor::stream, spec, wanted(role.stage.index)});
             stages_.push_back(std::make_unique<StageOnDevice>(backend, spec, role, mesh()));
         }
     }

@@ -41,8 +41,17 @@ TEST(FrozenParameters, AllButSomeComponents) {
     EXPECT_FALSE(frozen.contains("layers.0.attention.qkv.down.weight"));
     EXPECT_FALSE(frozen.contains("layers.0.attention.qkv.up"));
     EXPECT_TRUE(frozen.contains("layers.0.downs.weight"));
+    EXPECT_FALSE(frozen.contains_part("layers.0"));
     EXPECT_FALSE(frozen.empty());
     EXPECT_TRUE(FrozenParameters().empty());
+}
+
+TEST(FrozenParameters, ContainWholeParts) {
+    const FrozenParameters frozen({"layers.0-1", "layers.2.mlp"});
+    EXPECT_TRUE(frozen.contains_part("layers.1"));
+    EXPECT_TRUE(frozen.contains_part("layers.1.mlp"));
+    EXPECT_FALSE(frozen.contains_part("layers.2"));
+    EXPECT_FALSE(frozen.contains_part("layers"));
 }
 
 TEST(FrozenParameters, EndsOfARange) {
