@@ -96,6 +96,9 @@ READY, MESSAGES, WINDOW, RECOMPUTE = "schedule.dispatch=ready", "run.transport=m
 UNLIKE = ("section.vision.micro_batch=5", "section.vision.window=4", "section.language.micro_batch=7")
 TIGHT = ("section.vision.micro_batch=1", "section.vision.window=16", "section.language.micro_batch=1")
 FROZEN = ("section.vision.mode=forward", "section.vision.weights=random")
+TUNED = ('section.vision.freeze=["patch","layers.0","merger"]', 'section.language.freeze=["layers.0.attention","norm"]',
+         "section.vision.learning_rate=0.001", "section.language.weight_decay=0.5")
+FROZEN_FRONT = (*FROZEN, 'section.language.freeze=["embedding","layers.0-4"]')  # of eight layers
 MIXED = ("data.train=runs/few-pictures.h5",)
 SMALL_TEACHER = ("section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5")
 UNTIED = ("model.language-8.tie_embeddings=false",)
@@ -135,6 +138,7 @@ CASES = [
     vlm("", "cp6a", model=heads(2)),
     vlm("tp2", "tp2 cp2r", model=FROZEN),
     vlm("dp2 cp2r", "dp4 tp2", READY, model=FROZEN, quick=True),
+    vlm("cp2r", "tp2 cp2r", model=TUNED, quick=True),
     vlm("tp2 cp2r", "dp2 tp2", model=MIXED),
     vlm("dp2 tp2", "dp2 cp2a", READY, model=MIXED, shared=True, quick=True),
     Case("vlm_glyphs", "tp3", "tp2 cp2r"),
@@ -164,6 +168,8 @@ CASES = [
     deep("tp2", "pp3", stages("language", [1, 2, 5]), quick=True),
     deep("pp3", "pp4", stages("vision", [5, 2, 1]), stages("language", [3, 1, 1, 3]), READY),
     deep("pp2", "dp2 pp2", model=FROZEN),
+    deep("", "dp2 pp3", model=FROZEN_FRONT, quick=True),
+    deep("pp2 tp2", "pp2 v2", READY, model=FROZEN_FRONT),
     deep("dp2 pp2", "dp2 pp3", READY, model=MIXED),
     # With several chunks on each rank.
     deep("", "pp2 v2"),

@@ -47,6 +47,7 @@ private:
     void finish(Deck& deck);
     void finish_models(Deck& deck);
     void check_sections(const Deck& deck);
+    void check_tuning(const Deck& deck, const Section& section);
     void check_device(const Deck& deck);
 
     TableReader tables_;
@@ -250,7 +251,28 @@ void DeckReader::check_sections(const Deck& deck) {
         if (s.mode == "forward" && s.weights.empty())
             fail_at(key + "weights",
                     "a frozen section needs weights; allowed: a run, a checkpoint, or \"random\"");
+        check_tuning(deck, s);
     }
+}
+
+/// What a section trains, and which of its layers run again in backward.
+void DeckReader::check_tuning(const Deck& deck, const Section& s) {
+    const std::string key = "section." + s.name + ".";
+    for (const auto& [name, set] :
+         {std::pair{"freeze", !s.freeze.empty()}, std::pair{"learning_rate", s.learning_rate.has_value()},
+          std::pair{"weight_decay", s.weight_decay.has_value()}})
+        if (set && s.mode == "forward")
+            fail_at(key + name, "the whole section is frozen, because its mode is \"forward\"; remove one");
+    if (s.recompute_layers == 0) return;
+    if (deck.recompute_of(s) == "none")
+        fail_at(key + "recompute_layers",
+                fmt::format("no layer runs again in backward, because recompute is \"none\"; set {}recompute "
+                            "to \"cheap\" or \"layer\"",
+                            key));
+    const auto model = deck.models.find(s.model);
+    if (model != deck.models.end() && s.recompute_layers > model->second.layers)
+        fail_at(key + "recompute_layers", fmt::format("{} is more than the {} layers of model.{}",
+                                                      s.recompute_layers, model->second.layers, s.model));
 }
 
 void DeckReader::check_device(const Deck& deck) {

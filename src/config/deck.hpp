@@ -83,6 +83,11 @@ struct Section {
     std::int64_t micro_batch = 1, window = 0;
     graph::Layout layout;
     std::string cp_kind = "ring";
+    std::vector<std::string> freeze;  ///< parts of the model that are not trained
+    /// Instead of those of the optimizer.
+    std::optional<double> learning_rate = {}, weight_decay = {};
+    std::string recompute;  ///< empty: as train.recompute
+    std::int64_t recompute_layers = 0;
     Distill distill;
 };
 struct Edge {
@@ -109,6 +114,10 @@ struct Deck {
     std::vector<std::string> notices;             ///< for the log: where the deck uses old names
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }
+    /// What a section does not keep for its backward pass.
+    const std::string& recompute_of(const Section& section) const {
+        return section.recompute.empty() ? train.recompute : section.recompute;
+    }
     /// Seconds of the run for one second of the cost model; not 1 on an emulated device only.
     double time_scale() const { return run.device == "emulated" ? emulated.time_scale : 1; }
 };

@@ -18,8 +18,8 @@ constexpr std::array<std::string_view, 14> kFreeKeys = {
     "run.transport",    "data.train",        "data.validation", "train.steps",   "train.log_every",
     "train.recompute",  "run.gemm_autotune", "run.sums",        "run.tp_overlap"};
 constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
-constexpr std::array<std::string_view, 4> kFreeOfSections = {".weights", ".micro_batch", ".window",
-                                                             ".colocate_with"};
+constexpr std::array<std::string_view, 6> kFreeOfSections = {
+    ".weights", ".micro_batch", ".window", ".colocate_with", ".recompute", ".recompute_layers"};
 
 bool is_free(std::string_view key) {
     const auto any = [](const auto& list, auto&& fits) {

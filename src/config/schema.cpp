@@ -118,7 +118,12 @@ std::vector<Key> keys_of(Section& s, const Needs& needs) {
             {"weights", &s.weights},
             {"micro_batch", &s.micro_batch, false, 1, kSize},
             {"window", &s.window, false, 0, kWindow},
-            {"colocate_with", &s.colocate_with}};
+            {"colocate_with", &s.colocate_with},
+            {"freeze", &s.freeze},
+            {"learning_rate", &s.learning_rate, false, 0, 1},
+            {"weight_decay", &s.weight_decay, false, 0, 10},
+            {"recompute", &s.recompute, false, 0, 0, {"none", "cheap", "layer"}},
+            {"recompute_layers", &s.recompute_layers, false, 0, 1000}};
 }
 std::vector<Key> layout_keys_of(Section& s) {
     graph::Layout& l = s.layout;
@@ -157,7 +162,12 @@ std::string describe(const Key& key) {
     if (std::holds_alternative<std::vector<int>*>(key.target))
         return fmt::format("a list of whole numbers from {} to {}, such as [2, 3, 3]", text_of(key.low),
                            text_of(key.high));
-    const char* kind = std::holds_alternative<double*>(key.target) ? "a number" : "a whole number";
+    if (std::holds_alternative<std::vector<std::string>*>(key.target))
+        return "a list of texts, such as [\"embedding\", \"layers.0-3\"]";
+    const char* kind = std::holds_alternative<double*>(key.target) ||
+                               std::holds_alternative<std::optional<double>*>(key.target)
+                           ? "a number"
+                           : "a whole number";
     return fmt::format("{} from {} to {}", kind, text_of(key.low), text_of(key.high));
 }
 
@@ -168,6 +178,10 @@ std::string text_of(const Key& key) {
                 return fmt::format("[{}, {}]", (*value)[0], (*value)[1]);
             else if constexpr (std::is_same_v<decltype(value), const std::vector<int>*>)
                 return fmt::format("[{}]", fmt::join(*value, ", "));
+            else if constexpr (std::is_same_v<decltype(value), const std::vector<std::string>*>)
+                return value->empty() ? "[]" : fmt::format("[\"{}\"]", fmt::join(*value, "\", \""));
+            else if constexpr (std::is_same_v<decltype(value), const std::optional<double>*>)
+                return *value ? fmt::format("{}", **value) : "not set";
             else
                 return fmt::format("{}", *value);
         },

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -13,8 +14,8 @@
 namespace maestro::config {
 
 using Pair = std::array<double, 2>;
-using Target =
-    std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*, std::vector<int>*>;
+using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*,
+                            std::vector<int>*, std::vector<std::string>*, std::optional<double>*>;
 
 /// One key of a table. Numbers, also those of a pair or list, lie in [low, high]; texts ignore these. `words`
 /// lists the values of a text (empty: any).

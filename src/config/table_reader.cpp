@@ -35,7 +35,10 @@ template <class T>
 std::string store_number(const Key& key, T* target, double value) {
     if (!(value >= key.low && value <= key.high))
         return fmt::format("{} is out of range; allowed: {}", text_of(value), describe(key));
-    *target = static_cast<T>(value);
+    if constexpr (std::is_same_v<T, std::optional<double>>)
+        *target = value;
+    else
+        *target = static_cast<T>(value);
     return "";
 }
 
@@ -55,6 +58,19 @@ std::string TableReader::store(const Key& key, const toml::node& node) {
             } else if constexpr (std::is_same_v<T, double>) {
                 if (!node.is_floating_point() && !node.is_integer()) return wrong;
                 return store_number(key, target, *node.value<double>());
+            } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+                if (!node.is_floating_point() && !node.is_integer()) return wrong;
+                return store_number(key, target, *node.value<double>());
+            } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+                const auto* list = node.as_array();
+                if (!list) return wrong;
+                T texts;
+                for (const toml::node& each : *list) {
+                    if (!each.is_string()) return wrong;
+                    texts.push_back(each.as_string()->get());
+                }
+                *target = std::move(texts);
+                return "";
             } else if constexpr (std::is_same_v<T, Pair>) {
                 const auto* list = node.as_array();
                 if (!list || list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number())
@@ -91,6 +107,9 @@ std::string TableReader::set_text(const Key& key, const std::string& value) {
     return std::visit(
         [&](auto* target) -> std::string {
             using T = std::remove_pointer_t<decltype(target)>;
+            constexpr bool kList = std::is_same_v<T, Pair> || std::is_same_v<T, std::vector<int>> ||
+                                   std::is_same_v<T, std::vector<std::string>>;
+            constexpr bool kFraction = std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>;
             const std::string wrong = fmt::format("'{}' does not fit; allowed: {}", value, describe(key));
             if constexpr (std::is_same_v<T, std::string>) {
                 *target = value;
@@ -99,7 +118,7 @@ std::string TableReader::set_text(const Key& key, const std::string& value) {
                 if (value != "true" && value != "false") return wrong;
                 *target = value == "true";
                 return "";
-            } else if constexpr (std::is_same_v<T, Pair> || std::is_same_v<T, std::vector<int>>) {
+            } else if constexpr (kList) {
                 try {
                     return store(key, *toml::parse("list = " + value).get("list"));
                 } catch (const toml::parse_error&) {
@@ -109,7 +128,7 @@ std::string TableReader::set_text(const Key& key, const std::string& value) {
                 char* end = nullptr;
                 const double number = std::strtod(value.c_str(), &end);
                 if (value.empty() || *end != '\0' || !std::isfinite(number)) return wrong;
-                if (!std::is_same_v<T, double> && number != std::floor(number)) return wrong;
+                if (!kFraction && number != std::floor(number)) return wrong;
                 return store_number(key, target, number);
             }
         },

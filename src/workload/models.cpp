@@ -6,6 +6,21 @@
 
 namespace maestro::workload {
 
+namespace {
+
+/// Whether a gradient is wanted before a layer of the section: of its parameters, or of an edge into it.
+bool anything_trained_before(const Scenario& scenario, int section, int layer) {
+    const parallel::FrozenParameters& frozen = scenario.tuning[section].frozen;
+    for (const graph::Edge& e : scenario.graph.edges)
+        if (e.to == section && e.gradient) return true;
+    const bool vision = scenario.models[section].kind == model::ModelSpec::Kind::vision;
+    bool trained = !frozen.contains_part(vision ? "patch" : "embedding");
+    for (int l = 0; l < layer && !trained; ++l) trained = !frozen.contains_part(fmt::format("layers.{}", l));
+    return trained && scenario.graph.sections[section].train;
+}
+
+}  // namespace
+
 model::Role role_of(const Scenario& scenario, int stage) {
     const graph::Stage& of = scenario.graph.stages[stage];
     const Range layers = scenario.layers[stage];
@@ -25,13 +40,15 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
                      .output_width = last ? 0 : scenario.models[section].width,
                      .loss = s.loss && last,
                      .trained = s.train,
+                     .frozen = scenario.tuning[section].frozen,
                      .needs_backward = s.backward,
                      .marker = scenario.marker,
                      .alpha = 0,
                      .temperature = scenario.distillation[section].temperature,
                      .seed = scenario.seed,
                      .compute = scenario.compute,
-                     .recompute = scenario.recompute,
+                     .recompute = scenario.tuning[section].recompute,
+                     .recompute_layers = scenario.tuning[section].recompute_layers,
                      .tp_overlap = scenario.tp_overlap,
                      .stage = std::move(part)};
     for (const graph::Edge& e : scenario.graph.edges) {
@@ -44,11 +61,13 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
         // In the order of SectionGraph::stage_edges. Embeddings enter the first stage. A later one needs to
         // know only how many rows they are.
         const bool embeddings = e.tensor == EdgeTensor::embeddings;
-        if (embeddings ? first : last) role.inputs.push_back({e.tensor, scenario.models[e.from]});
+        if (embeddings ? first : last) role.inputs.push_back({e.tensor, scenario.models[e.from], e.gradient});
         if (embeddings && !first) role.stage.expansions.push_back(geometry_of(scenario, e.from));
         if (!embeddings) role.alpha = scenario.distillation[section].alpha;
     }
-    if (!first) role.inputs.push_back({EdgeTensor::stream, scenario.models[section]});
+    if (!first)
+        role.inputs.push_back({EdgeTensor::stream, scenario.models[section],
+                               anything_trained_before(scenario, section, role.stage.first_layer)});
     return role;
 }
 

@@ -26,6 +26,15 @@ graph::Section section_of(const config::Section& s, graph::Kind kind) {
     return section;
 }
 
+Tuning tuning_of(const config::Deck& deck, const config::Section& section) {
+    const std::string& recompute = deck.recompute_of(section);
+    return {.frozen = parallel::FrozenParameters(section.freeze),
+            .recompute = recompute == "layer"   ? Recompute::layer
+                         : recompute == "cheap" ? Recompute::cheap
+                                                : Recompute::none,
+            .recompute_layers = static_cast<int>(section.recompute_layers)};
+}
+
 /// Makes the graph of the sections and edges, and checks it against the models. Without `sound`, checks the
 /// layouts alone.
 void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vector<graph::Edge> edges,
@@ -53,9 +62,6 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
     scenario.global_batch = deck.data.global_batch;
     scenario.sequence_length = deck.data.sequence_length;
     scenario.compute = deck.run.precision == "bf16" ? DType::bf16 : DType::f32;
-    scenario.recompute = deck.train.recompute == "layer"   ? Recompute::layer
-                         : deck.train.recompute == "cheap" ? Recompute::cheap
-                                                           : Recompute::none;
     scenario.tp_overlap = deck.run.tp_overlap == "always"  ? TpOverlap::always
                           : deck.run.tp_overlap == "never" ? TpOverlap::never
                                                            : TpOverlap::automatic;
@@ -65,6 +71,7 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
         const auto model = deck.models.find(s.model);
         scenario.models.push_back(model == deck.models.end() ? model::ModelSpec{} : spec_of(model->second));
         scenario.distillation.push_back(s.distill);
+        scenario.tuning.push_back(tuning_of(deck, s));
         graph::Kind kind = graph::Kind::any;
         if (times == config::Times::model)
             kind = scenario.models.back().kind == model::ModelSpec::Kind::vision ? graph::Kind::vision
@@ -77,6 +84,8 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
                          .to_name = e.to,
                          .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
     connect(scenario, std::move(sections), std::move(edges), refusals, sound);
+    if (sound && refusals.empty() && times == config::Times::model)
+        check_frozen(scenario, deck.sections, refusals);
     return scenario;
 }
 

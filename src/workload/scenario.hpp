@@ -16,15 +16,22 @@
 
 namespace maestro::workload {
 
+/// How a section trains.
+struct Tuning {
+    parallel::FrozenParameters frozen = {};
+    Recompute recompute = Recompute::none;
+    int recompute_layers = 0;  ///< the first layers of each stage, to which it applies; 0: all
+};
+
 struct Scenario {
     graph::SectionGraph graph;
     std::vector<model::ModelSpec> models;       ///< by section
     std::vector<config::Distill> distillation;  ///< by section, of those that have a teacher
+    std::vector<Tuning> tuning;                 ///< by section
     std::vector<Range> layers;                  ///< by stage: those of its section's model that it has
     std::int64_t global_batch = 1;              ///< samples of a step
     std::int64_t sequence_length = 512;         ///< the most tokens of a sample, picture tokens included
     DType compute = DType::f32;
-    Recompute recompute = Recompute::none;
     TpOverlap tp_overlap = TpOverlap::automatic;
     std::uint64_t seed = 0;    ///< of the initial weights
     std::int32_t marker = -1;  ///< the token that stands for a picture in the samples
@@ -64,5 +71,9 @@ void check_layouts(const std::vector<graph::Section>& sections, const std::vecto
                    std::vector<graph::Refusal>& refusals);
 /// Checks each edge against the models and batches at both ends. The graph is complete.
 void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals);
+/// Checks that each part which a section freezes is a part of its model, and that something is left to train.
+/// `sections` are those of the deck. The graph is complete.
+void check_frozen(const Scenario& scenario, const std::vector<config::Section>& sections,
+                  std::vector<graph::Refusal>& refusals);
 
 }  // namespace maestro::workload

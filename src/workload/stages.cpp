@@ -13,18 +13,17 @@ namespace {
 
 constexpr int kProbedSide = 16;  ///< output rows per side of the picture by which a vision model is cut
 
-/// Returns the floating-point operations of a micro-batch of one sample in stage `index` of three, one layer
-/// each.
-double flops_of(const Scenario& scenario, int section, int index, std::int64_t tokens) {
-    model::ModelSpec spec = scenario.models[section];
-    spec.layers = 3;
+/// Returns the floating-point operations of a micro-batch of one sample in a stage with this layer alone: the
+/// first of three, between two others, or the last.
+double flops_of(const Scenario& scenario, int section, int index, int layer, std::int64_t tokens) {
+    const model::ModelSpec& spec = scenario.models[section];
     model::SampleShape sample{.tokens = tokens, .pictures = {}, .weight = 1};
     if (spec.kind == model::ModelSpec::Kind::vision) {
         const int side = kProbedSide * spec.patch * spec.merge;
         sample = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
     }
     model::Role role =
-        role_of(scenario, section, {.index = index, .count = 3, .first_layer = index, .layers = 1});
+        role_of(scenario, section, {.index = index, .count = 3, .first_layer = layer, .layers = 1});
     // What is added after the first layers costs next to nothing, and a stage of one layer has no room for
     // it.
     for (model::InputSpec& input : role.inputs) input.from.deepstack.clear();
@@ -34,10 +33,15 @@ double flops_of(const Scenario& scenario, int section, int index, std::int64_t t
 
 /// Returns the operations of each layer of a section, with what stands before the first and after the last.
 std::vector<double> costs_of_layers(const Scenario& scenario, int section, std::int64_t tokens) {
-    const double layer = flops_of(scenario, section, 1, tokens);
-    std::vector<double> costs(static_cast<std::size_t>(scenario.models[section].layers), layer);
-    costs.front() += flops_of(scenario, section, 0, tokens) - layer;
-    costs.back() += flops_of(scenario, section, 2, tokens) - layer;
+    const int layers = scenario.models[section].layers;
+    const auto middle = [&](int layer) { return flops_of(scenario, section, 1, layer, tokens); };
+    std::vector<double> costs(static_cast<std::size_t>(layers), middle(0));
+    // Where some are frozen, layers run unlike backward passes.
+    if (!scenario.tuning[section].frozen.empty())
+        for (int layer = 1; layer < layers; ++layer) costs[static_cast<std::size_t>(layer)] = middle(layer);
+    const double first = costs.front(), last = costs.back();
+    costs.front() += flops_of(scenario, section, 0, 0, tokens) - first;
+    costs.back() += flops_of(scenario, section, 2, layers - 1, tokens) - last;
     return costs;
 }
 

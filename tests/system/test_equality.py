@@ -116,9 +116,11 @@ def assert_same_weights(workspace, a, b, step, section):
 
 def test_recomputation_changes_nothing(workspace):
     """Under fifo, whose order does not follow the costs, which know of the recomputation."""
-    for mode in ("none", "cheap", "layer"):
-        workspace.train(2, VLM, mode, [*TWO_RANKS, "schedule.policy=fifo", "train.steps=10", "checkpoint.every=10", f"train.recompute={mode}"])
-    for mode in ("cheap", "layer"):
+    modes = {mode: [f"train.recompute={mode}"] for mode in ("none", "cheap", "layer")}
+    modes["some"] = ["section.vision.recompute=cheap", "section.language.recompute=layer", "section.language.recompute_layers=2"]
+    for mode, values in modes.items():
+        workspace.train(2, VLM, mode, [*TWO_RANKS, "schedule.policy=fifo", "train.steps=10", "checkpoint.every=10", *values])
+    for mode in ("cheap", "layer", "some"):
         assert np.array_equal(workspace.losses("none"), workspace.losses(mode))
         for section in ("vision", "language"):
             assert_same_weights(workspace, "none", mode, 10, section)

@@ -280,7 +280,9 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
     const workload::Scenario& scenario = preflight_.scenario();
     const graph::SectionGraph& graph = scenario.graph;
     const graph::Section& section = graph.sections[s];
-    const std::string trained = section.train ? "trained" : "frozen";
+    const std::string trained = !section.train                      ? "frozen"
+                                : scenario.tuning[s].frozen.empty() ? "trained"
+                                                                    : "partly trained";
     const int stages = section.layout.stage_count();
     if (stages > 1)
         description_.push_back(fmt::format(

@@ -203,7 +203,10 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
-    for (auto& stage : job_.stages()) stage->update(adam_, plan.step, scale);
+    for (auto& stage : job_.stages()) {
+        const config::Section& section = deck_.sections[static_cast<std::size_t>(stage->section())];
+        stage->update(with_rates(adam_, section.learning_rate, section.weight_decay), plan.step, scale);
+    }
 
     if (world_.rank() != 0) return;
     planner_.step_done(plan, sums);

@@ -32,6 +32,17 @@ double learning_rate(const AdamSettings& s, std::int64_t step) {
            0.5 * (s.learning_rate - s.final_learning_rate) * (1 + std::cos(std::numbers::pi * done));
 }
 
+AdamSettings with_rates(AdamSettings settings, std::optional<double> learning_rate,
+                        std::optional<double> weight_decay) {
+    if (learning_rate) {
+        if (settings.learning_rate > 0)
+            settings.final_learning_rate *= *learning_rate / settings.learning_rate;
+        settings.learning_rate = *learning_rate;
+    }
+    if (weight_decay) settings.weight_decay = *weight_decay;
+    return settings;
+}
+
 Optimizer::Optimizer(backend::Backend& backend, parallel::ParameterStore& store)
     : backend_(backend), store_(store), squares_(backend, sizeof(double)) {
     ops::zero(backend_, squares());

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct AdamSettings {
 /// Returns the learning rate of `step`, counted from 1: linear warm-up, then a half cosine down to the final
 /// rate.
 double learning_rate(const AdamSettings& settings, std::int64_t step);
+/// `settings` with another largest learning rate or weight decay, where given. The final rate keeps its ratio
+/// to the largest, so that all rates differ by one factor.
+AdamSettings with_rates(AdamSettings settings, std::optional<double> learning_rate,
+                        std::optional<double> weight_decay);
 
 class Optimizer {
 public:

@@ -80,6 +80,38 @@ TEST(Deck, AllErrorsComeAtOnce) {
     EXPECT_THAT(message, HasSubstr("--set run.sed: unknown key; did you mean run.seed?"));
 }
 
+TEST(Deck, SectionsAreTunedByTheirKeys) {
+    const std::string text =
+        edited("mode = \"train\"", "freeze = [\"patch\", \"layers.0-1\"]\nlearning_rate = 0");
+    const Deck deck =
+        parse(text, {"section.language.freeze=[\"embedding\"]", "section.language.weight_decay=0.5",
+                     "section.language.recompute=layer", "section.language.recompute_layers=3"});
+    const Section &vision = deck.sections[0], &language = deck.sections[1];
+    EXPECT_THAT(vision.freeze, testing::ElementsAre("patch", "layers.0-1"));
+    EXPECT_THAT(language.freeze, testing::ElementsAre("embedding"));
+    EXPECT_EQ(vision.learning_rate, 0.0);
+    EXPECT_EQ(language.learning_rate, std::nullopt);
+    EXPECT_EQ(language.weight_decay, 0.5);
+    EXPECT_EQ(deck.recompute_of(vision), "none");
+    EXPECT_EQ(deck.recompute_of(language), "layer");
+    EXPECT_EQ(deck.settings.at("section.vision.freeze"), "[\"patch\", \"layers.0-1\"]");
+    EXPECT_EQ(deck.settings.at("section.language.learning_rate"), "not set");
+    const auto refused = [&](const char* change) { return refusal(input("vlm_glyphs.toml"), {change}); };
+    EXPECT_THAT(refused("section.vision.freeze=embedding"),
+                HasSubstr("a list of texts, such as [\"embedding\""));
+    EXPECT_THAT(refused("section.vision.freeze=[1]"), HasSubstr("wrong type; allowed: a list of texts"));
+    EXPECT_THAT(refused("section.vision.learning_rate=2"),
+                HasSubstr("2 is out of range; allowed: a number from 0"));
+    EXPECT_THAT(refused("section.vision.learning_rate=x"), HasSubstr("'x' does not fit"));
+    EXPECT_THAT(refused("section.vision.recompute=some"), HasSubstr("one of none, cheap, layer"));
+    EXPECT_THAT(refused("section.vision.recompute_layers=2"), HasSubstr("because recompute is \"none\""));
+    EXPECT_THAT(refusal(text, {"section.vision.recompute=cheap", "section.vision.recompute_layers=4"}),
+                HasSubstr("section.vision.recompute_layers: 4 is more than the 3 layers"));
+    EXPECT_THAT(refusal(text, {"section.vision.mode=forward", "section.vision.weights=random"}),
+                AllOf(HasSubstr("section.vision.freeze: the whole section is frozen"),
+                      HasSubstr("section.vision.learning_rate: the whole")));
+}
+
 TEST(Deck, HostileTextIsRefused) {
     EXPECT_THAT(refusal("[("), HasSubstr("deck.toml:1:"));
     EXPECT_THAT(refusal(""), HasSubstr("missing"));
@@ -223,11 +255,12 @@ TEST(Documentation, DescribesEveryKey) {
 
 TEST(Resume, AcceptsWhatLeavesTheResultAlone) {
     const Deck before = parse(input("vlm_glyphs.toml"));
-    const Deck after =
-        parse(input("vlm_glyphs.toml"), {"train.steps=9999", "run.output=elsewhere", "checkpoint.every=7",
-                                         "checkpoint.keep=9", "section.language.layout.dp=1",
-                                         "section.vision.window=3", "section.language.colocate_with=vision",
-                                         "section.vision.layout.first_rank=3", "schedule.policy=fifo"});
+    const Deck after = parse(
+        input("vlm_glyphs.toml"),
+        {"train.steps=9999", "run.output=elsewhere", "checkpoint.every=7", "checkpoint.keep=9",
+         "section.language.layout.dp=1", "section.vision.window=3", "section.language.colocate_with=vision",
+         "section.vision.layout.first_rank=3", "schedule.policy=fifo", "section.vision.recompute=cheap",
+         "section.vision.recompute_layers=2"});
     EXPECT_THAT(resume_conflicts(after, before.settings), testing::IsEmpty());
     EXPECT_EQ(before.settings.at("optimizer.learning_rate"), "0.002");
     EXPECT_EQ(before.settings.at("model.glyph-vision.kind"), "vision");
@@ -235,10 +268,16 @@ TEST(Resume, AcceptsWhatLeavesTheResultAlone) {
 
 TEST(Resume, NamesEveryKeyThatChangesTheResult) {
     const Deck before = parse(input("vlm_glyphs.toml"));
-    const std::vector<std::string> changes = {
-        "run.seed=7",        "run.precision=bf16",           "data.global_batch=48",
-        "optimizer.clip=2",  "optimizer.decay_steps=100000", "optimizer.learning_rate=0.001",
-        "optimizer.eps=1e-6"};
+    const std::vector<std::string> changes = {"run.seed=7",
+                                              "run.precision=bf16",
+                                              "data.global_batch=48",
+                                              "optimizer.clip=2",
+                                              "optimizer.decay_steps=100000",
+                                              "optimizer.learning_rate=0.001",
+                                              "optimizer.eps=1e-6",
+                                              "section.vision.freeze=[\"patch\"]",
+                                              "section.vision.learning_rate=0.1",
+                                              "section.vision.weight_decay=0"};
     for (const std::string& change : changes) {
         const auto conflicts = resume_conflicts(parse(input("vlm_glyphs.toml"), {change}), before.settings);
         ASSERT_EQ(conflicts.size(), 1u) << change;

@@ -67,6 +67,25 @@ TEST(LearningRate, RisesFallsAndStays) {
     EXPECT_DOUBLE_EQ(learning_rate({.learning_rate = 1}, 1), 1) << "no warm-up";
 }
 
+/// Rates of a section are those of the optimizer times one factor.
+TEST(LearningRate, OfASectionKeepsTheShape) {
+    const AdamSettings s{.learning_rate = 1,
+                         .final_learning_rate = 0.1,
+                         .warmup_steps = 10,
+                         .decay_steps = 110,
+                         .weight_decay = 0.5};
+    const AdamSettings quarter = with_rates(s, 0.25, std::nullopt), none = with_rates(s, 0, 0.0);
+    for (const std::int64_t step : {1, 10, 35, 60, 110, 5000}) {
+        EXPECT_DOUBLE_EQ(learning_rate(quarter, step), learning_rate(s, step) / 4) << step;
+        EXPECT_EQ(learning_rate(none, step), 0) << step;
+    }
+    EXPECT_EQ(quarter.weight_decay, 0.5);
+    EXPECT_EQ(none.weight_decay, 0);
+    const AdamSettings only = with_rates({.learning_rate = 0}, 0.25, std::nullopt);
+    EXPECT_EQ(learning_rate(only, 5), 0.25) << "no ratio to keep";
+    EXPECT_EQ(learning_rate(with_rates(s, std::nullopt, std::nullopt), 35), learning_rate(s, 35));
+}
+
 schedule::StepPlan empty_plan(const schedule::Problem&, std::int64_t step) {
     schedule::StepPlan plan;
     plan.step = step;

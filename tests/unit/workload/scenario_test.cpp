@@ -78,6 +78,65 @@ TEST(Scenario, RefusalsComeWithThoseOfTheDeck) {
         AllOf(HasSubstr("section.vision.model: there is no [model.none]"), testing::Not(HasSubstr("edge."))));
 }
 
+TEST(Scenario, OnlyPartsOfTheModelAreFrozen) {
+    const std::string text = input("vlm_glyphs.toml");  // vision: 3 layers; language: 4, tied
+    const auto frozen = [&](const std::string& section, const std::string& parts) {
+        return refusal(text, {"section." + section + ".freeze=[" + parts + "]"});
+    };
+    for (const char* parts : {"'patch', 'merger'", "'layers'", "'layers.0-2'", "'layers.1.attention.q_norm'",
+                              "'layers.0-2.mlp.gate_up', 'norm', 'projector'"})
+        EXPECT_EQ(frozen("vision", parts), "no error") << parts;
+    for (const char* part : {"layer.1", "layers.3", "layers.0-3", "layers.2-1", "embedding", "patch.weight",
+                             "layers.0.mlp.up", ""})
+        EXPECT_THAT(
+            frozen("vision", "'norm', '" + std::string(part) + "'"),
+            AllOf(
+                HasSubstr("section.vision.freeze: '" + std::string(part) +
+                          "' is no part of model.glyph-vision; allowed: patch, norm, merger, projector; "
+                          "layers.N and layers.A-B, of layers 0 to 2; parts of layers: layers.0.attention, "),
+                testing::Not(HasSubstr("'norm' is no"))))
+            << part;
+    EXPECT_THAT(frozen("language", "'head'"),
+                HasSubstr("allowed: embedding, norm (embedding is the head as well);"));
+    EXPECT_THAT(frozen("language", "'layers', 'embedding', 'norm'"),
+                HasSubstr("section.language.freeze: leaves nothing of model.glyph-language to train"));
+}
+
+TEST(Scenario, StagesBehindFrozenOnesWantNoGradient) {
+    const auto wanted = [](const std::vector<std::string>& overrides) {
+        std::vector<std::string> all{"section.language.layout.pp=4", "section.language.layout.dp=1"};
+        all.insert(all.end(), overrides.begin(), overrides.end());
+        const Scenario scenario = glyph_scenario(all);
+        std::vector<bool> found;
+        for (int stage = scenario.graph.sections[1].first_stage; stage <= scenario.graph.last_stage(1);
+             ++stage)
+            for (const model::InputSpec& input : role_of(scenario, stage).inputs)
+                found.push_back(input.gradient);
+        return found;
+    };
+    const std::string freeze = "section.language.freeze=['embedding', 'layers.0-1']";
+    const std::vector<std::string> frozen_vision{"section.vision.mode=forward",
+                                                 "section.vision.weights=random"};
+    EXPECT_THAT(wanted({freeze}), testing::ElementsAre(true, true, true, true)) << "vision trains";
+    EXPECT_THAT(wanted({frozen_vision[0], frozen_vision[1]}), testing::ElementsAre(false, true, true, true));
+    EXPECT_THAT(wanted({frozen_vision[0], frozen_vision[1], freeze}),
+                testing::ElementsAre(false, false, false, true));
+}
+
+/// Layers without a backward pass take a third of the operations of the others.
+TEST(Scenario, FrozenLayersMoveTheCutsOfAPipeline) {
+    const auto layers = [](const std::vector<std::string>& overrides) {
+        std::vector<std::string> all{"model.glyph-language.layers=12", "section.language.layout.pp=2",
+                                     "section.language.layout.dp=1", "section.vision.mode=forward",
+                                     "section.vision.weights=random"};
+        all.insert(all.end(), overrides.begin(), overrides.end());
+        const Scenario scenario = glyph_scenario(all);
+        return scenario.layers[static_cast<std::size_t>(scenario.graph.sections[1].first_stage)].size();
+    };
+    EXPECT_EQ(layers({"section.language.freeze=['layers.11.mlp']"}), layers({}));
+    EXPECT_GE(layers({"section.language.freeze=['embedding', 'layers.0-5']"}), layers({}) + 2);
+}
+
 TEST(Scenario, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes) {
     const std::string text = input("vlm_glyphs.toml");  // language: 4 heads, 2 kv_heads
     const auto tp = [&](const std::string& degree) {
