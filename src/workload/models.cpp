@@ -109,10 +109,11 @@ void check_samples(const Scenario& scenario, const data::SampleFile& samples, bo
     for (const graph::Edge& e : scenario.graph.edges) {
         const model::ModelSpec& m = scenario.models[e.to];
         if (e.tensor == EdgeTensor::embeddings && m.picture_token >= 0 && m.picture_token != samples.marker())
-            throw Error(ExitCode::bad_data,
-                        fmt::format("{}: token {} marks pictures, in model.{} it is {} (picture_token); make the "
-                                    "samples again with that marker",
-                                    path, samples.marker(), m.name, m.picture_token));
+            throw Error(
+                ExitCode::bad_data,
+                fmt::format("{}: token {} marks pictures, in model.{} it is {} (picture_token); make the "
+                            "samples again with that marker",
+                            path, samples.marker(), m.name, m.picture_token));
     }
     if (for_training && samples.size() < scenario.global_batch)
         throw Error(ExitCode::bad_deck,

@@ -1,6 +1,8 @@
 // Sections of which some parameters are frozen, and layers that recompute, against the whole section.
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "unit/model/pipeline.hpp"
 
 namespace maestro::model::test {
