@@ -184,6 +184,13 @@ void DeckReader::complete_models(Deck& deck) {
         for (const auto& [key, value] : *keys)
             tables_.complete("model." + s.model + "." + key, value, s.weights + "/config.json");
     }
+    for (const Section& s : deck.sections)  // of a folder that was moved or mistyped
+        if (!s.from_folder && !s.weights.empty() && s.weights != "random" && deck.models.contains(s.model) &&
+            tables_.lacks("model." + s.model + "."))
+            fail_at("section." + s.name + ".weights",
+                    fmt::format("there is no {}/config.json, from which [model.{}] could take its missing "
+                                "keys; paths are relative to the working directory",
+                                s.weights, s.model));
 }
 
 /// Fills in the defaults that depend on other keys, and checks keys against each other.

@@ -226,9 +226,15 @@ void TableReader::complete(const std::string& name, const std::string& value, co
     completed_.insert(name);
 }
 
+bool TableReader::lacks(const std::string& prefix) const {
+    return std::any_of(slots_.begin(), slots_.end(), [&](const auto& slot) {
+        return slot.first.starts_with(prefix) && is_missing(slot.first, slot.second);
+    });
+}
+
 void TableReader::check_required() {
     for (const auto& [name, key] : slots_) {
-        if (key.required && !places_.contains(name) && !completed_.contains(name))
+        if (is_missing(name, key))
             errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path(), name, describe(key)));
     }
 }

@@ -38,6 +38,8 @@ public:
     /// Sets a key that was filled before to the value that `source` has for it, or refuses another value that
     /// a table or an override has set.
     void complete(const std::string& name, const std::string& value, const std::string& source);
+    /// Whether a required key that begins with `prefix` was not set.
+    bool lacks(const std::string& prefix) const;
     /// Refuses required keys that were not set.
     void check_required();
 
@@ -66,6 +68,9 @@ private:
     static std::string store(const Key& key, const toml::node& node);
     static std::string set_text(const Key& key, const std::string& value);
     static std::string check_text(const Key& key, std::string& value);
+    bool is_missing(const std::string& name, const Key& key) const {
+        return key.required && !places_.contains(name) && !completed_.contains(name);
+    }
     void notice(const std::string& text);
     /// Adds notices if `written`, the name under which `value` was set, or `value` was renamed.
     void notice_old_names(const std::string& written, const std::string& value);

@@ -115,6 +115,8 @@ def test_folders_that_do_not_fit_are_refused(space):
     change(space, num_hidden_layers=2)
     (space.path / "model/model.safetensors").unlink()
     assert "model.safetensors" in train(space, 1, "run", expect=66).stderr
+    moved = train(space, 1, "run", values=["section.text.weights=moved"], expect=78)
+    assert "--set section.text.weights: there is no moved/config.json, from which [model.text] could take its missing keys" in moved.stderr
     assert not space.run("run").exists() or not list(space.run("run").glob("checkpoints/*"))
 
 
