@@ -21,8 +21,10 @@ RawFile::RawFile(const std::filesystem::path& path)
             storage::io_failed(path_, "cannot be opened", errno);
         throw Error(
             ExitCode::input_missing,
-            fmt::format("{}: {}; scripts/data/make_all.py makes the sample files of the decks in inputs/",
-                        path_.string(), std::strerror(errno)));
+            fmt::format(
+                "{}: {}; scripts/data/make_all.py makes the sample files of the decks in inputs/, and "
+                "scripts/data/conversations.py those for a model folder",
+                path_.string(), std::strerror(errno)));
     }
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode))
