@@ -38,7 +38,7 @@ precision = "bf16"               # "fp32" needs about twice the memory
 [data]                           # made by scripts/data/conversations.py
 train = "data/{name}-train.h5"
 validation = "data/{name}-validation.h5"
-global_batch = 32                # samples of a step, over all replicas
+global_batch = 16                # samples of a step, over all replicas
 sequence_length = 4096           # the longest sample, in tokens{pictures}
 
 [train]
