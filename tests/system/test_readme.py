@@ -11,7 +11,7 @@ from built import PYTHON_PACKAGES
 from conftest import BINARY, ROOT, VLM
 
 FOLDERS = "Fine-tune a model folder"  # the section of README.md
-FOLDER_DECKS = ["finetune_text", "distill_folders"]  # in this order
+FOLDER_DECKS = ["finetune_text", "distill_folders", "finetune_vl"]  # the second needs what the first makes
 needs_packages = pytest.mark.skipif(not PYTHON_PACKAGES.exists(), reason="needs pip's tokenizers and jinja2, which scripts/test.sh installs")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
