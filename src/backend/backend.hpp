@@ -101,8 +101,8 @@ public:
     /// pinned memory.
     virtual std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor> tensors) = 0;
 
-    /// y[m, n] (+)= op(a) op(b). a is [m, k] or, transposed, [k, m]; b is [k, n] or, transposed, [n, k].
-    /// Types: all f32, all f64, or a and b bf16 with y bf16 or f32. lda, ldb and ldy are row strides in
+    /// y[m, n] (+)= alpha op(a) op(b). a is [m, k] or, transposed, [k, m]; b is [k, n] or, transposed, [n,
+    /// k]. Types: all f32, all f64, or a and b bf16 with y bf16 or f32. lda, ldb and ldy are row strides in
     /// elements.
     struct Gemm {
         const void* a;
@@ -111,6 +111,7 @@ public:
         std::int64_t m, n, k, lda, ldb, ldy;
         bool transpose_a, transpose_b, accumulate;
         DType in, out;
+        double alpha = 1;
     };
     virtual void gemm(const Gemm& g) = 0;
     static Work work_of(const Gemm& g);

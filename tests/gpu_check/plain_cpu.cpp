@@ -10,7 +10,7 @@ namespace maestro::backend {
 namespace {
 
 template <class In, class Out>
-void gemm_loops(const Backend::Gemm& g, double alpha) {
+void gemm_loops(const Backend::Gemm& g) {
     const auto *a = static_cast<const In*>(g.a), *b = static_cast<const In*>(g.b);
     auto* y = static_cast<Out*>(g.y);
     const auto as_double = [](auto value) { return static_cast<double>(static_cast<Accumulate<In>>(value)); };
@@ -23,7 +23,7 @@ void gemm_loops(const Backend::Gemm& g, double alpha) {
                        as_double(b[g.transpose_b ? column * g.ldb + i : i * g.ldb + column]);
             Out& to = y[row * g.ldy + column];
             const double before = g.accumulate ? static_cast<double>(static_cast<Accumulate<Out>>(to)) : 0;
-            to = static_cast<Out>(static_cast<Accumulate<Out>>(before + alpha * sum));
+            to = static_cast<Out>(static_cast<Accumulate<Out>>(before + g.alpha * sum));
         }
 }
 
@@ -36,9 +36,9 @@ public:
     void gemm(const Gemm& g) override {
         count(work_of(g));
         if (g.in == DType::bf16 && g.out == DType::bf16)
-            gemm_loops<bf16, bf16>(g, 1);
+            gemm_loops<bf16, bf16>(g);
         else if (g.in == DType::bf16)
-            gemm_loops<bf16, float>(g, 1);
+            gemm_loops<bf16, float>(g);
         else
             cpu_gemm(g);
     }
@@ -49,12 +49,12 @@ private:
 
 }  // namespace
 
-void cpu_gemm(const Backend::Gemm& g, double alpha) {
+void cpu_gemm(const Backend::Gemm& g) {
     MAESTRO_CHECK(g.in == g.out, "GEMM of {} into {}", name_of(g.in), name_of(g.out));
     if (g.in == DType::f32)
-        gemm_loops<float, float>(g, alpha);
+        gemm_loops<float, float>(g);
     else
-        gemm_loops<double, double>(g, alpha);
+        gemm_loops<double, double>(g);
 }
 
 std::unique_ptr<Backend> make_cpu(int threads) {

@@ -188,8 +188,8 @@ void compute(const MatmulDesc& d, const Selection& p, double alpha, const void* 
                                 .transpose_b = d.transpose_a != CUBLAS_OP_N,
                                 .accumulate = false,
                                 .in = maestro::dtype_of<A>(),
-                                .out = maestro::dtype_of<A>()},
-                               alpha);
+                                .out = maestro::dtype_of<A>(),
+                                .alpha = alpha});
     const Out* const from = static_cast<const Out*>(addend);
     Out* const to = static_cast<Out*>(out);
     for (std::uint64_t column = 0; column < lo.columns; ++column)

@@ -20,6 +20,16 @@ bool includes(dnnl::cpu_isa isa, dnnl::cpu_isa wanted) {
     return (static_cast<int>(isa) & static_cast<int>(wanted)) == static_cast<int>(wanted);
 }
 
+/// Multiplies a result by `factor`.
+template <class PostOps>
+void append_factor(PostOps& operations, float factor) {
+    constexpr auto linear = dnnl::algorithm::eltwise_linear;
+    if constexpr (requires { operations.append_eltwise(linear, factor, 0.0f); })
+        operations.append_eltwise(linear, factor, 0.0f);
+    else  // oneDNN 2
+        operations.append_eltwise(1.0f, linear, factor, 0.0f);
+}
+
 /// oneDNN compiles a kernel for every shape, which takes longer than a GEMM of our sizes, and micro-batches
 /// have ever new numbers of rows. So the one variable length (m, or k of a weight gradient) is split into
 /// powers of two from kLargest down to kSmallest, and the rest is padded to the next power of two: a few
@@ -120,7 +130,7 @@ private:
     }
 
     using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                           bool, bool, bool, bool>;
+                           bool, bool, bool, bool, double>;
     struct Matmul {
         memory::desc a, b, y;
         dnnl::matmul primitive;
@@ -134,8 +144,9 @@ private:
     }
 
     const Matmul& find(const Backend::Gemm& g) {
-        const Key key{g.m,   g.n,           g.k,           g.lda,        g.ldb,
-                      g.ldy, g.transpose_a, g.transpose_b, g.accumulate, g.out == DType::f32};
+        const Key key{g.m,    g.n,           g.k,           g.lda,        g.ldb,
+                      g.ldy,  g.transpose_a, g.transpose_b, g.accumulate, g.out == DType::f32,
+                      g.alpha};
         const auto found = matmuls_.find(key);
         if (found != matmuls_.end()) return found->second;
         using type = memory::data_type;
@@ -143,11 +154,10 @@ private:
         const auto b = describe(g.k, g.n, g.ldb, g.transpose_b, type::bf16);
         const auto y = describe(g.m, g.n, g.ldy, false, g.out == DType::f32 ? type::f32 : type::bf16);
         dnnl::primitive_attr attributes;
-        if (g.accumulate) {
-            dnnl::post_ops sum;
-            sum.append_sum(1.0f);
-            attributes.set_post_ops(sum);
-        }
+        dnnl::post_ops operations;
+        if (g.alpha != 1) append_factor(operations, static_cast<float>(g.alpha));
+        if (g.accumulate) operations.append_sum(1.0f);
+        attributes.set_post_ops(operations);
         const dnnl::matmul::primitive_desc description({a, b, y}, attributes, engine_);
         return matmuls_.emplace(key, Matmul{a, b, y, dnnl::matmul(description)}).first->second;
     }

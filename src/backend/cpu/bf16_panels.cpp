@@ -71,7 +71,8 @@ private:
                       .transpose_b = g.transpose_b,
                       .accumulate = g.accumulate || begin > 0,
                       .in = DType::f32,
-                      .out = DType::f32});
+                      .out = DType::f32,
+                      .alpha = g.alpha});
         }
         if (rounded_result) round(sums, rows, columns, result, g.ldy);
     }

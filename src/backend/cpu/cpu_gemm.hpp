@@ -7,6 +7,6 @@
 namespace maestro::backend {
 
 /// y (+)= alpha op(a) op(b) for f32 and f64. Within a parallel region it runs on the calling thread.
-void cpu_gemm(const Backend::Gemm& g, double alpha = 1.0);
+void cpu_gemm(const Backend::Gemm& g);
 
 }  // namespace maestro::backend

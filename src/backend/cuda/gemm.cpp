@@ -171,15 +171,16 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::heuristic_results(const Matmu
 
 void CudaGemm::State::launch_matmul(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
                                     const Backend::Gemm& g, void* target, const void* addend) {
-    const double one = 1, zero = 0;
-    const float one_f = 1, zero_f = 0;
+    const double alpha = g.alpha, beta = addend ? 1 : 0;
+    const auto alpha_f = static_cast<float>(alpha), beta_f = static_cast<float>(beta);
     const bool wide = g.in == DType::f64;
-    const void* const alpha = wide ? static_cast<const void*>(&one) : &one_f;
-    const void* const beta = addend ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
-    MAESTRO_CUDA_CALL(cublasLtMatmul(handle, descriptor.operation(), alpha, g.b, descriptor.a_layout(), g.a,
-                                     descriptor.b_layout(), beta, addend ? addend : target,
-                                     descriptor.c_layout(), target, descriptor.c_layout(), &algorithm,
-                                     workspace, kGemmWorkspace, stream));
+    const auto scalar = [&](const double& in_f64, const float& in_f32) {
+        return wide ? static_cast<const void*>(&in_f64) : &in_f32;
+    };
+    MAESTRO_CUDA_CALL(cublasLtMatmul(handle, descriptor.operation(), scalar(alpha, alpha_f), g.b,
+                                     descriptor.a_layout(), g.a, descriptor.b_layout(), scalar(beta, beta_f),
+                                     addend ? addend : target, descriptor.c_layout(), target,
+                                     descriptor.c_layout(), &algorithm, workspace, kGemmWorkspace, stream));
 }
 
 double CudaGemm::State::measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,

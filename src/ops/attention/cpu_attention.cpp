@@ -92,8 +92,8 @@ void gemm(const A* a, const A* b, A* y, std::int64_t m, std::int64_t n, std::int
                        .transpose_b = transpose_b,
                        .accumulate = accumulate,
                        .in = dtype_of<A>(),
-                       .out = dtype_of<A>()},
-                      alpha);
+                       .out = dtype_of<A>(),
+                       .alpha = alpha});
 }
 
 /// Turns the first `valid` scores of a row into softmax probabilities and the others into zeros. Returns the

@@ -16,6 +16,7 @@ using testing_support::rounding;
 struct Case {
     DType in, out;
     std::int64_t m, n, k;
+    double alpha = 1;
 };
 
 /// Returns all implementations of bf16 GEMMs that this processor has.
@@ -43,11 +44,12 @@ protected:
         std::vector<double> expected = values(y);
         for (std::int64_t i = 0; i < c.m; ++i)
             for (std::int64_t j = 0; j < c.n; ++j) {
-                double sum = accumulate ? expected[static_cast<std::size_t>(i * (c.n + kPad) + j)] : 0;
+                double sum = 0;
                 for (std::int64_t l = 0; l < c.k; ++l)
                     sum += of_a[transpose_a ? l * (columns_a + kPad) + i : i * (columns_a + kPad) + l] *
                            of_b[transpose_b ? j * (columns_b + kPad) + l : l * (columns_b + kPad) + j];
-                expected[static_cast<std::size_t>(i * (c.n + kPad) + j)] = sum;
+                double& to = expected[static_cast<std::size_t>(i * (c.n + kPad) + j)];
+                to = (accumulate ? to : 0) + c.alpha * sum;
             }
         std::vector<std::byte> before(y.bytes());
         b_.download(y, before.data());
@@ -64,7 +66,8 @@ protected:
                               .transpose_b = transpose_b,
                               .accumulate = accumulate,
                               .in = c.in,
-                              .out = c.out};
+                              .out = c.out,
+                              .alpha = c.alpha};
         run(g);
         const std::string what = std::string(name_of(c.in)) + " " + std::to_string(c.m) + " x " +
                                  std::to_string(c.n) + " x " + std::to_string(c.k) +
@@ -120,6 +123,17 @@ TEST_F(Gemm, Bf16MatchesLoopsForEveryLength) {
     }
 }
 
+TEST_F(Gemm, ScalesTheSumsOfOneGemmAndNotWhatTheyAreAddedTo) {
+    for (const bool accumulate : {false, true})
+        for (const double alpha : {1.5, 1.0, -0.25}) {  // of one shape, one after another
+            for (const DType type : {DType::f64, DType::f32})
+                compare({type, type, 20, 9, 33, alpha}, false, true, accumulate);
+            compare({DType::bf16, DType::bf16, 65, 12, 40, alpha}, false, true, accumulate);
+            compare({DType::bf16, DType::bf16, 65, 40, 12, alpha}, false, false, accumulate);
+            compare({DType::bf16, DType::f32, 12, 40, 130, alpha}, true, false, accumulate);
+        }
+}
+
 // GEMMs of one shape with different alignments: an algorithm that was chosen for one must not be used for
 // another that it does not support.
 TEST_F(Gemm, MatchesLoopsForAnyAlignment) {
@@ -152,7 +166,8 @@ TEST_F(Gemm, Bf16MatchesLoopsByEveryImplementation) {
                         for (const bool transpose_b : {false, true})
                             for (const bool accumulate : {false, true})
                                 compare([&](const Backend::Gemm& g) { implementation->run(g); },
-                                        {DType::bf16, out, m, n, k}, transpose_a, transpose_b, accumulate);
+                                        {DType::bf16, out, m, n, k, m == 33 || m == 20 ? 0.75 : 1},
+                                        transpose_a, transpose_b, accumulate);
         }
 }
 
