@@ -31,8 +31,8 @@ AttentionBlock::AttentionBlock(backend::Backend& backend, const ModelSpec& spec,
       norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "attention.norm", spec.width,
             role.trained),
       weights_(declare(store, role, mesh, prefix)),
-      qkv_(backend, sequence_parallel_, *weights_.qkv, weights_.qkv_bias),
-      output_(backend, sequence_parallel_, *weights_.output, weights_.output_bias) {}
+      qkv_(backend, sequence_parallel_, *weights_.qkv, weights_.qkv_bias, weights_.qkv_adapter),
+      output_(backend, sequence_parallel_, *weights_.output, weights_.output_bias, weights_.output_adapter) {}
 
 /// Parameters are declared in the order in which forward uses them. It determines where they lie in the flat
 /// arrays, and with that the shards of the optimizer.
@@ -63,6 +63,11 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     if (spec_.form.bias)
         weights.qkv_bias = &store.declare(prefix + "attention.qkv.bias", {q_columns + 2 * kv_columns},
                                           parallel::Init::zeros, role.trained, qkv_parts, {0, 1});
+    const std::vector<parallel::AdapterTarget> targets = {{"q_proj", q_columns, {heads}},
+                                                          {"k_proj", kv_columns, kv_part(0)},
+                                                          {"v_proj", kv_columns, kv_part(0)}};
+    weights.qkv_adapter = parallel::LowRankAdapter::column_parallel(store, prefix + "attention.qkv",
+                                                                    role.lora, width, targets, role.trained);
     if (spec_.form.head_norm) {
         weights.q_norm = head_norm("attention.q_norm.weight");
         weights.k_norm = head_norm("attention.k_norm.weight");
@@ -72,6 +77,8 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     if (spec_.form.bias)
         weights.output_bias =
             &store.declare(prefix + "attention.output.bias", {width}, parallel::Init::zeros, role.trained);
+    weights.output_adapter = parallel::LowRankAdapter::row_parallel(
+        store, prefix + "attention.output", role.lora, "o_proj", width, q_columns, heads, role.trained);
     return weights;
 }
 
@@ -163,7 +170,7 @@ void AttentionBlock::backward(const AttentionBlockActivations& a, const Tensor& 
     {
         const backend::ArenaScope restored(scratch);
         Tensor normed = a.normed;
-        if (normed.rank == 0 && weights_.qkv->trainable) {  // only the weight's gradient reads it
+        if (normed.rank == 0 && qkv_.backward_reads_input()) {
             normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
             norm_.forward(a.input, normed, a.norm);
         }

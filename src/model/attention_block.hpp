@@ -4,6 +4,7 @@
 // Shape letters as in transformer.hpp.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "model/kv_cache.hpp"
@@ -58,6 +59,7 @@ private:
         const parallel::Parameter *qkv, *output;
         const parallel::Parameter *qkv_bias = nullptr, *output_bias = nullptr, *q_norm = nullptr,
                                   *k_norm = nullptr;  ///< null: none
+        std::optional<parallel::LowRankAdapter> qkv_adapter = {}, output_adapter = {};
     };
     Weights declare(parallel::ParameterStore& store, const Role& role, const parallel::Mesh& mesh,
                     const std::string& prefix) const;

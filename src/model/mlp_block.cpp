@@ -15,8 +15,8 @@ MlpBlock::MlpBlock(backend::Backend& backend, const ModelSpec& spec, const Role&
       sequence_parallel_(backend, mesh.tp()),
       norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "mlp.norm", spec.width, role.trained),
       weights_(declare(store, role, mesh, prefix)),
-      up_(backend, sequence_parallel_, *weights_.up, weights_.up_bias),
-      down_(backend, sequence_parallel_, *weights_.down, weights_.down_bias) {}
+      up_(backend, sequence_parallel_, *weights_.up, weights_.up_bias, weights_.up_adapter),
+      down_(backend, sequence_parallel_, *weights_.down, weights_.down_bias, weights_.down_adapter) {}
 
 /// In the order in which forward uses them, like those of attention.
 MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role& role,
@@ -34,11 +34,18 @@ MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role&
     if (spec_.form.bias)
         weights.up_bias =
             &store.declare(up + ".bias", {columns}, parallel::Init::zeros, role.trained, parts, {0, 1});
+    std::vector<parallel::AdapterTarget> targets;
+    if (gated()) targets.push_back({"gate_proj", mlp, {part}});
+    targets.push_back({"up_proj", mlp, {part}});
+    weights.up_adapter =
+        parallel::LowRankAdapter::column_parallel(store, up, role.lora, width, targets, role.trained);
     weights.down = &store.declare(prefix + "mlp.down.weight", {width, mlp}, parallel::Init::residual,
                                   role.trained, {{{0, width}}}, part);
     if (spec_.form.bias)
         weights.down_bias =
             &store.declare(prefix + "mlp.down.bias", {width}, parallel::Init::zeros, role.trained);
+    weights.down_adapter = parallel::LowRankAdapter::row_parallel(
+        store, prefix + "mlp.down", role.lora, "down_proj", width, mlp, part, role.trained);
     return weights;
 }
 
@@ -77,7 +84,7 @@ void MlpBlock::forward(const MlpBlockActivations& a, const Tensor& output,
                        const parallel::Sequences& sequences, backend::Arena& scratch) const {
     norm_.forward(a.input, a.normed, a.norm);
     if (sequence_parallel_.single_rank()) {
-        up_.forward_gathered(a.normed, a.hidden);
+        up_.forward_gathered(a.normed, a.hidden, scratch);
         activate(a.hidden, a.activated);
         return down_.forward_add(a.activated, a.input, output, sequences.tp_rows, scratch);
     }
@@ -91,10 +98,10 @@ void MlpBlock::forward(const MlpBlockActivations& a, const Tensor& output,
         // the GEMMs of the second.
         const auto [begin, end] = parts[c].slice;
         const Tensor hidden = a.hidden.slice(begin, end), activated = a.activated.slice(begin, end);
-        up_.forward_gathered(inputs[c].wait(), hidden);
+        up_.forward_gathered(inputs[c].wait(), hidden, scratch);
         activate(hidden, activated);
         // The gathered rows have been read, and their memory is free for this rank's part of the sums.
-        down_.forward_partial(activated, all.slice(begin, end));
+        down_.forward_partial(activated, all.slice(begin, end), scratch);
         sequence_parallel_.launch_reduce_scatter(all, output, parts[c], sums, scratch);
     }
     for (collective::Operation& sum : sums) sum.wait();
@@ -109,7 +116,7 @@ void MlpBlock::backward(const MlpBlockActivations& a, const Tensor& d_stream,
     {
         const backend::ArenaScope restored(scratch);
         Tensor activated = a.activated;
-        if (activated.rank == 0 && weights_.down->trainable) {  // only the weight's gradient reads it
+        if (activated.rank == 0 && down_.backward_reads_input()) {
             activated = scratch.allocate(type_, {sequences.rows, mlp_});
             activate(a.hidden, activated);
         }
@@ -124,7 +131,7 @@ void MlpBlock::backward(const MlpBlockActivations& a, const Tensor& d_stream,
     {
         const backend::ArenaScope restored(scratch);
         Tensor normed = a.normed;
-        if (normed.rank == 0 && weights_.up->trainable) {
+        if (normed.rank == 0 && up_.backward_reads_input()) {
             normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
             norm_.forward(a.input, normed, a.norm);
         }

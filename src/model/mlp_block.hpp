@@ -4,6 +4,7 @@
 // Shape letters as in transformer.hpp.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ private:
     struct Weights {
         const parallel::Parameter *up, *down;
         const parallel::Parameter *up_bias = nullptr, *down_bias = nullptr;  ///< null: none
+        std::optional<parallel::LowRankAdapter> up_adapter = {}, down_adapter = {};
     };
     Weights declare(parallel::ParameterStore& store, const Role& role, const parallel::Mesh& mesh,
                     const std::string& prefix) const;

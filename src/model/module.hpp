@@ -15,6 +15,7 @@
 
 #include "backend/arena.hpp"
 #include "base/edge_tensor.hpp"
+#include "base/lora.hpp"
 #include "base/patch_order.hpp"
 #include "base/picture_size.hpp"
 #include "base/recompute.hpp"
@@ -192,6 +193,7 @@ struct Role {
     int recompute_layers = 0;  ///< the first layers of the stage, to which it applies; 0: all
     TpOverlap tp_overlap = TpOverlap::automatic;
     Stage stage = {};
+    Lora lora = {};  ///< adapters of the linear layers of attention and MLP; other parameters are frozen
     bool operator==(const Role&) const = default;
 };
 
@@ -253,7 +255,8 @@ public:
 protected:
     Module(backend::Backend& backend, const Role& role, parallel::Mesh mesh)
         : mesh_(std::move(mesh)),
-          store_(backend, mesh_, role.section, role.seed, role.compute, role.frozen) {}
+          store_(backend, mesh_, role.section, role.seed, role.compute,
+                 role.lora.enabled() ? role.frozen.and_all_but({"lora_A", "lora_B"}) : role.frozen) {}
     parallel::Mesh mesh_;
     parallel::ParameterStore store_;
 };

@@ -55,7 +55,11 @@ bool begins_with(std::string_view name, std::string_view part) {
 }  // namespace
 
 FrozenParameters FrozenParameters::all_but(std::vector<std::string> components) {
-    FrozenParameters frozen;
+    return FrozenParameters().and_all_but(std::move(components));
+}
+
+FrozenParameters FrozenParameters::and_all_but(std::vector<std::string> components) const {
+    FrozenParameters frozen = *this;
     frozen.trained_components_ = std::move(components);
     return frozen;
 }

@@ -19,6 +19,9 @@ public:
     /// "adapter" leaves "layers.0.attention.qkv.adapter.weight" trained.
     static FrozenParameters all_but(std::vector<std::string> components);
 
+    /// Both these and those of all_but(components).
+    FrozenParameters and_all_but(std::vector<std::string> components) const;
+
     bool contains(std::string_view name) const;
     /// Whether one of the parts contains all parameters of this part of a model.
     bool contains_part(std::string_view part) const;

@@ -11,11 +11,13 @@ void ColumnParallelLinear::forward(const Tensor& input, const Tensor& output,
                                    std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const {
     // The gathered copy is not saved: keeping it would undo what sequence parallelism saves.
     const backend::ArenaScope scope(scratch);
-    forward_gathered(sequence_parallel_.all_gather(input, tp_rows, scratch), output);
+    forward_gathered(sequence_parallel_.all_gather(input, tp_rows, scratch), output, scratch);
 }
 
-void ColumnParallelLinear::forward_gathered(const Tensor& rows, const Tensor& output) const {
+void ColumnParallelLinear::forward_gathered(const Tensor& rows, const Tensor& output,
+                                            backend::Arena& scratch) const {
     ops::linear(backend_, rows, weight_->weight, output, weight_of(bias_));
+    if (adapter_) adapter_->forward(rows, output, scratch);
 }
 
 void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input, const Tensor& d_input,
@@ -27,9 +29,11 @@ void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input,
     // need it.
     const bool trained = weight_->trainable;
     const Tensor partial = sequence_parallel_.rows_of_all(d_input, d_output.dim(0), scratch);
-    Tensor all;
+    Tensor all, inner, d_inner;
+    if (adapter_) d_inner = adapter_->allocate_inner(d_output.dim(0), scratch);
+    if (trained_adapter()) inner = adapter_->allocate_inner(d_output.dim(0), scratch);
     std::vector<StartedGather> inputs;
-    if (trained) {
+    if (backward_reads_input()) {
         all = sequence_parallel_.rows_of_all(input, d_output.dim(0), scratch);
         inputs = sequence_parallel_.start_all_gather(input, chunks, all);
     }
@@ -38,6 +42,9 @@ void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input,
         const auto [begin, end] = chunk.slice;
         ops::linear_backward_input(backend_, d_output.slice(begin, end), weight_->weight,
                                    partial.slice(begin, end), false);
+        if (adapter_)
+            adapter_->backward_input(d_output.slice(begin, end), partial.slice(begin, end),
+                                     d_inner.slice(begin, end));
         sequence_parallel_.launch_reduce_scatter(partial, d_input, chunk, sums, scratch);
     }
     for (StartedGather& gather : inputs) gather.wait();
@@ -45,6 +52,7 @@ void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input,
         ops::linear_backward_weight(backend_, d_output, all, weight_->gradient, bias_->gradient, scratch);
     else if (trained)
         ops::linear_backward_weight(backend_, d_output, all, weight_->gradient);
+    if (trained_adapter()) adapter_->backward_weights(d_output, all, d_inner, inner);
     for (collective::Operation& sum : sums) sum.wait();
 }
 
@@ -54,18 +62,21 @@ void RowParallelLinear::forward_add(const Tensor& input, const Tensor& addend, c
     // round twice.
     if (sequence_parallel_.single_rank()) {
         ops::linear_accumulate(backend_, input, weight_->weight, output, addend);
+        if (adapter_) adapter_->forward(input, output, scratch);
         return add_bias(output);
     }
     // With several tp ranks the partial sum of each is rounded as well, because it is sent in bf16.
     const backend::ArenaScope scope(scratch);
     const Tensor partial = scratch.allocate(output.dtype, {input.dim(0), output.columns()});
-    forward_partial(input, partial);
+    forward_partial(input, partial, scratch);
     sequence_parallel_.reduce_scatter(partial, output, tp_rows, scratch);
     finish_sum(addend, output);
 }
 
-void RowParallelLinear::forward_partial(const Tensor& input, const Tensor& partial) const {
+void RowParallelLinear::forward_partial(const Tensor& input, const Tensor& partial,
+                                        backend::Arena& scratch) const {
     ops::linear(backend_, input, weight_->weight, partial);
+    if (adapter_) adapter_->forward(input, partial, scratch);
 }
 
 void RowParallelLinear::finish_sum(const Tensor& addend, const Tensor& output) const {
@@ -85,11 +96,16 @@ void RowParallelLinear::backward(const Tensor& d_output, const Tensor& input, co
     // needs the gradient of all rows for its own channels.
     const Tensor all = sequence_parallel_.rows_of_all(d_output, d_input.dim(0), scratch);
     std::vector<StartedGather> started = sequence_parallel_.start_all_gather(d_output, chunks, all);
+    Tensor d_inner;
+    if (adapter_) d_inner = adapter_->allocate_inner(d_input.dim(0), scratch);
     for (std::size_t c = 0; c < chunks.size(); ++c) {
         const auto [begin, end] = chunks[c].slice;
-        ops::linear_backward_input(backend_, started[c].wait(), weight_->weight, d_input.slice(begin, end),
-                                   false);
+        const Tensor rows = started[c].wait();
+        ops::linear_backward_input(backend_, rows, weight_->weight, d_input.slice(begin, end), false);
+        if (adapter_) adapter_->backward_input(rows, d_input.slice(begin, end), d_inner.slice(begin, end));
     }
+    if (trained_adapter())
+        adapter_->backward_weights(all, input, d_inner, adapter_->allocate_inner(d_input.dim(0), scratch));
     if (!weight_->trainable) return;
     ops::linear_backward_weight(backend_, all, input, weight_->gradient);
     // Of the local rows: the optimizer sums the gradients of the copies of the bias.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/shard.hpp"
@@ -12,8 +13,9 @@
 namespace maestro::parallel {
 
 /// How a parameter is initialized. `residual`: normal, scaled by the factor that ParameterStore::allocate()
-/// takes, for the projections that add to the residual stream.
-enum class Init { normal, residual, ones, zeros };
+/// takes, for the projections that add to the residual stream. `kaiming_uniform`: between -1 and 1 over the
+/// square root of the columns, as PyTorch initializes a linear layer.
+enum class Init { normal, residual, kaiming_uniform, ones, zeros };
 
 /// Rows of the logical parameter that a rank holds. A fused weight has several parts: queries, keys and
 /// values. `replicated` are the axes within the replica along which other ranks hold the same rows; ranks
@@ -43,6 +45,11 @@ struct Parameter {
 
     std::int64_t size() const { return shard.size(); }  ///< elements held by this rank
 };
+
+/// Whether a parameter of this name belongs to a LoRA adapter: "layers.0.mlp.down.lora_A.weight".
+inline bool is_adapter(std::string_view name) {
+    return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+}
 
 /// Of a parameter that a model may lack: absent where it is null.
 inline Tensor weight_of(const Parameter* parameter) {

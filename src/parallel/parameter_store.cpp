@@ -1,6 +1,7 @@
 #include "parallel/parameter_store.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "base/random.hpp"
@@ -136,12 +137,16 @@ void ParameterStore::draw(const Parameter& p, Range held) {
         // part of what one rank would draw, in any order and on any number of threads.
         const Random random(seed_, "init/" + section_ + "." + p.name);
         const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale_ : 1.0);
-        if (p.init == Init::normal || p.init == Init::residual)
+        const auto value = [&](std::uint64_t at) {
+            if (p.init != Init::kaiming_uniform) return deviation * random.normal(at);
+            return (2 * random.uniform(at) - 1) / std::sqrt(static_cast<double>(p.shape[1]));
+        };
+        if (p.init == Init::normal || p.init == Init::residual || p.init == Init::kaiming_uniform)
             for (const Extent& extent : extents_of(p.shape, p.shard, held))
                 ops::parallel_for(extent.count, 64, [&](std::int64_t i) {
                     const auto at = static_cast<std::uint64_t>(extent.logical + i);
                     values[static_cast<std::size_t>(extent.local - held.begin + i)] =
-                        static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(at)));
+                        static_cast<T>(static_cast<Accumulate<T>>(value(at)));
                 });
         group_of(p).set_weights(p, held,
                                 Tensor(values.data(), ops::accumulate_type(compute_), {held.size()}));

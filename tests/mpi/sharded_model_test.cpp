@@ -285,7 +285,9 @@ int main(int argc, char** argv) {
             std::vector<int> layers = {2};
             TpOverlap tp_overlap = TpOverlap::automatic;
             std::vector<std::string> frozen = {};
+            Lora lora = {};
         };
+        using model::test::kAllAdapters, model::test::kSomeAdapters;
         for (const Case& c :
              {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
               Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
@@ -300,9 +302,17 @@ int main(int argc, char** argv) {
                    Recompute::none,
                    {1, 1},
                    TpOverlap::automatic,
-                   {"layers.0.mlp", "layers.1.attention", "merger", "head"}}})
+                   {"layers.0.mlp", "layers.1.attention", "merger", "head"}},
+              Case{{}, Recompute::cheap, {2}, TpOverlap::always, {}, kAllAdapters},
+              Case{uneven, Recompute::layer, {2}, TpOverlap::automatic, {}, kSomeAdapters},
+              Case{model::test::use_other_forms,
+                   Recompute::none,
+                   {1, 1},
+                   TpOverlap::automatic,
+                   {},
+                   kAllAdapters}})
             for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
-                Job reference(kind, DType::f64, c.recompute, 1, c.change);
+                Job reference(kind, DType::f64, c.recompute, 1, c.change, c.lora);
                 reference.first_role.tp_overlap = reference.last_role.tp_overlap = c.tp_overlap;
                 // The modules of the reference train everything.
                 reference.first_role.frozen = reference.last_role.frozen = FrozenParameters(c.frozen);

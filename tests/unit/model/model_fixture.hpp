@@ -124,13 +124,18 @@ inline void use_other_forms(ModelSpec& spec) {
     spec.form.bias = true;
 }
 
+/// Adapters of all linear layers, and of one matrix of each fused weight and of one other layer.
+inline const Lora kAllAdapters{
+    .rank = 3, .alpha = 4.5, .targets = {kLoraTargets.begin(), kLoraTargets.end()}},
+    kSomeAdapters{.rank = 2, .alpha = 1, .targets = {"k_proj", "up_proj", "down_proj"}};
+
 /// An upstream section, vision or teacher, and a language section that computes the loss.
 class Job {
 public:
     enum class Kind { vlm, distill };
-    /// `change` may modify the sizes of both models.
+    /// `change` may modify the sizes of both models. Both have the adapters `lora`.
     Job(Kind kind, DType type, Recompute recompute = Recompute::none, int threads = 1,
-        const std::function<void(ModelSpec&)>& change = {})
+        const std::function<void(ModelSpec&)>& change = {}, const Lora& lora = {})
         : kind_(kind), backend_(testing_support::make_device(threads)) {
         const bool vlm = kind == Kind::vlm;
         first_name = vlm ? "vision" : "teacher";
@@ -158,6 +163,7 @@ public:
                      .temperature = vlm ? 1.0 : 2.0,
                      .compute = type,
                      .recompute = recompute};
+        first_role.lora = last_role.lora = lora;
         if (vlm) {
             samples.add({3, kMarker, 5, 7, kMarker, 11, 12, 13}, {{5, 7}, {8, 4}});
             samples.add({kMarker, 9, 2, 30, 31}, {{3, 9}});

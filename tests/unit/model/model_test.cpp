@@ -32,11 +32,32 @@ TEST(Model, BuildsNoPlansAfterPrepare) {
     }
 }
 
-TEST(Model, GradientsMatchFiniteDifferences) {
+/// Three elements of each of these parameters.
+void expect_finite_differences(Job& job, const std::vector<const Parameter*>& picked) {
     constexpr double kStep = 1e-5;
+    job.run();
+    std::vector<std::vector<double>> slopes;
+    for (const Parameter* p : picked)
+        slopes.push_back(testing_support::read_elements(job.backend(), p->gradient));
+    for (std::size_t i = 0; i < picked.size(); ++i)
+        for (const std::int64_t at : {std::int64_t{3}, picked[i]->size() / 2, picked[i]->size() - 1}) {
+            SCOPED_TRACE(picked[i]->name + " " + std::to_string(at));
+            const Tensor& weights = picked[i]->weight;
+            const double old = testing_support::read_element(job.backend(), weights, at);
+            const auto loss_at = [&](double value) {
+                testing_support::write_element(job.backend(), weights, at, value);
+                return job.run().loss;
+            };
+            const double above = loss_at(old + kStep), below = loss_at(old - kStep);
+            testing_support::write_element(job.backend(), weights, at, old);
+            const double slope = slopes[i][static_cast<std::size_t>(at)];
+            EXPECT_NEAR((above - below) / (2 * kStep), slope, 1e-8 + 1e-6 * std::abs(slope));
+        }
+}
+
+TEST(Model, GradientsMatchFiniteDifferences) {
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
         Job job(kind, DType::f64);
-        job.run();
         std::vector<const Parameter*> picked;
         for (const char* name : {"patch.bias", "layers.0.attention.q_norm.weight", "merger.weight"})
             if (const Parameter* p = job.first->parameters().find(name); p && p->trainable)
@@ -45,31 +66,32 @@ TEST(Model, GradientsMatchFiniteDifferences) {
                                  "layers.1.mlp.gate_up.weight", "norm.weight"})
             if (const Parameter* p = job.last->parameters().find(name)) picked.push_back(p);
         ASSERT_GE(picked.size(), 5u);
-        std::vector<std::vector<double>> slopes;
-        for (const Parameter* p : picked)
-            slopes.push_back(testing_support::read_elements(job.backend(), p->gradient));
-        for (std::size_t i = 0; i < picked.size(); ++i)
-            for (const std::int64_t at : {std::int64_t{3}, picked[i]->size() / 2, picked[i]->size() - 1}) {
-                SCOPED_TRACE(picked[i]->name + " " + std::to_string(at));
-                const Tensor& weights = picked[i]->weight;
-                const double old = testing_support::read_element(job.backend(), weights, at);
-                const auto loss_at = [&](double value) {
-                    testing_support::write_element(job.backend(), weights, at, value);
-                    return job.run().loss;
-                };
-                const double above = loss_at(old + kStep), below = loss_at(old - kStep);
-                testing_support::write_element(job.backend(), weights, at, old);
-                const double slope = slopes[i][static_cast<std::size_t>(at)];
-                EXPECT_NEAR((above - below) / (2 * kStep), slope, 1e-8 + 1e-6 * std::abs(slope));
-            }
+        expect_finite_differences(job, picked);
     }
 }
 
-void expect_measured(Kind kind, DType type, Recompute recompute, bool train, int threads) {
+// Of vision with GELU, and of language with SwiGLU and few adapters.
+TEST(Model, GradientsOfAdaptersMatchFiniteDifferences) {
+    for (const Lora& lora : {kAllAdapters, kSomeAdapters}) {
+        const bool other_forms = lora == kAllAdapters;
+        Job job(
+            Kind::vlm, DType::f64, Recompute::none, 1, other_forms ? use_other_forms : [](ModelSpec&) {},
+            lora);
+        std::vector<const Parameter*> picked;
+        for (const Module* module : {job.first.get(), job.last.get()})
+            for (const Parameter& p : module->parameters().parameters())
+                if (p.trainable && p.name.starts_with("layers.1.")) picked.push_back(&p);
+        EXPECT_EQ(picked.size(), lora == kAllAdapters ? 16u : 12u);
+        expect_finite_differences(job, picked);
+    }
+}
+
+void expect_measured(Kind kind, DType type, Recompute recompute, bool train, int threads,
+                     const Lora& lora = {}) {
     SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
                                     << " recompute " << static_cast<int>(recompute) << " train " << train
                                     << " threads " << threads);
-    Job job(kind, type, recompute, threads);
+    Job job(kind, type, recompute, threads, {}, lora);
     const auto measured = [&](const ModelSpec& spec, const Role& role) {
         return measure(spec, role, job.samples.shapes(),
                        {.train = train,
@@ -103,6 +125,8 @@ TEST(Model, MeasureEqualsWhatARunAllocates) {
             for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
                 for (const bool train : {true, false})
                     for (const int threads : {1, 3}) expect_measured(kind, type, recompute, train, threads);
+    for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
+        expect_measured(Kind::vlm, DType::bf16, recompute, true, 1, kAllAdapters);
 }
 
 /// A micro-batch with one large picture bounds those with several small ones, although launches of cuDNN take
@@ -141,6 +165,32 @@ TEST(Model, RecomputationChangesNoBit) {
                 EXPECT_EQ(gradients_of(job), gradients);
             }
         }
+    Job kept(Kind::vlm, DType::f32, Recompute::none, 1, {}, kSomeAdapters);
+    kept.run();
+    for (const Recompute recompute : {Recompute::cheap, Recompute::layer}) {
+        Job job(Kind::vlm, DType::f32, recompute, 1, {}, kSomeAdapters);
+        job.run();
+        EXPECT_EQ(gradients_of(job), gradients_of(kept));
+    }
+}
+
+// Only adapters have gradients and optimizer states.
+TEST(Model, AdaptersNeedLittleMemoryBesideTheWeights) {
+    const Job full(Kind::vlm, DType::bf16), job(Kind::vlm, DType::bf16, Recompute::none, 1, {}, kAllAdapters);
+    for (const auto& [before, after] :
+         {std::pair{full.first.get(), job.first.get()}, {full.last.get(), job.last.get()}}) {
+        std::int64_t adapters = 0;
+        for (const Parameter& p : after->parameters().parameters()) {
+            EXPECT_EQ(p.trainable, p.gradient.rank != 0) << p.name;
+            EXPECT_EQ(p.trainable, p.name.find(".lora_") != std::string::npos) << p.name;
+            if (p.trainable) adapters += p.size();
+        }
+        const ParameterStore &all = before->parameters(), &few = after->parameters();
+        EXPECT_EQ(few.count(), all.count() + adapters);
+        EXPECT_LE(few.optimizer_states(), adapters + 16 * 16);  // 16 parameters, padded to blocks of 16
+        // Weights in bf16; with a gradient, also masters and gradients in fp32.
+        EXPECT_LE(few.bytes(), all.bytes() / 5 + static_cast<std::size_t>(10 * few.optimizer_states()) + 512);
+    }
 }
 
 /// A frozen encoder in front of a trained one needs no inputs of weight gradients, but queries and keys.

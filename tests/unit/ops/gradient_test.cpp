@@ -13,6 +13,7 @@
 #include "ops/gelu.hpp"
 #include "ops/layer_norm.hpp"
 #include "ops/linear.hpp"
+#include "ops/low_rank.hpp"
 #include "ops/position_table.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
@@ -54,6 +55,40 @@ TEST_F(Gradient, Linear) {
     expect_gradient(b_, "x", x, dx, loss);
     expect_gradient(b_, "w", w, dw, loss);
     expect_gradient(b_, "bias", bias, dbias, loss);
+}
+
+// Two matrices of a layer with 9 outputs: the columns from 1 on and those from 5 on.
+TEST_F(Gradient, LowRankAddition) {
+    constexpr double kScale = 1.25;
+    const Tensor x = random({5, 7}), a = random({4, 7}), first = random({3, 2}), second = random({4, 2}),
+                 probe = random({5, 9}), inner = zeros({5, 4}), y = zeros({5, 9});
+    const auto forward = [&](const Tensor& target) {
+        low_rank_inner(b_, x, a, kScale, inner);
+        low_rank_add(b_, {inner, 0}, first, {target, 1});
+        low_rank_add(b_, {inner, 2}, second, {target, 5});
+    };
+    const auto loss = [&] {
+        zero(b_, y);
+        forward(y);
+        return dot(y, probe);
+    };
+    const Tensor d_inner = zeros({5, 4}), dx = zeros({5, 7}), da = zeros({4, 7}), d_first = zeros({3, 2}),
+                 d_second = zeros({4, 2});
+    low_rank_backward_inner(b_, {probe, 1}, first, kScale, {d_inner, 0});
+    low_rank_backward_inner(b_, {probe, 5}, second, kScale, {d_inner, 2});
+    linear_backward_input(b_, d_inner, a, dx, false);
+    linear_backward_weight(b_, d_inner, x, da);
+    low_rank_inner(b_, x, a, kScale, inner);
+    low_rank_backward_weight(b_, {probe, 1}, {inner, 0}, d_first);
+    low_rank_backward_weight(b_, {probe, 5}, {inner, 2}, d_second);
+    expect_gradient(b_, "x", x, dx, loss);
+    expect_gradient(b_, "a", a, da, loss);
+    expect_gradient(b_, "first", first, d_first, loss);
+    expect_gradient(b_, "second", second, d_second, loss);
+    loss();
+    const std::vector<double> all = values(y);
+    for (std::size_t i = 0; i < all.size(); ++i)  // of the other columns
+        EXPECT_EQ(all[i] == 0, i % 9 == 0 || i % 9 == 4) << i;
 }
 
 TEST_F(Gradient, RmsNorm) {
