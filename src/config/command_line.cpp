@@ -23,7 +23,7 @@ constexpr const char* kUsage =
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
   maestro import   FOLDER [--out DECK]
-  maestro export   CHECKPOINT [--section NAME] --to FOLDER
+  maestro export   CHECKPOINT [--section NAME] --to FOLDER [--adapter]
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
@@ -54,6 +54,9 @@ po::options_description options_of(Command command, CommandLine& line) {
             "the section whose model is exported; default: the only one");
         add("to", po::value(&line.to),
             "the folder to write: config.json, safetensors and tokenizer, as other programs load them");
+        add("adapter", po::bool_switch(&line.adapter),
+            "of a section with LoRA, write the adapter alone, as Hugging Face PEFT loads it; default: the "
+            "weights with the adapter added");
         return options;
     }
     add("set", po::value(&line.set)->composing(),

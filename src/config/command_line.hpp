@@ -18,6 +18,7 @@ struct CommandLine {
     bool dry_run = false;
     std::string checkpoint;   ///< evaluate, export: a checkpoint or a run
     std::string section, to;  ///< export: which section, and the folder to write
+    bool adapter = false;     ///< export: the adapter of a section with LoRA alone
     bool exchange_images = false;
     std::int64_t show = 0;  ///< evaluate: samples that are shown with decoded answers
     std::string policy, costs, cluster, measured, replay, timeline;  ///< simulate

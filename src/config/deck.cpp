@@ -48,6 +48,7 @@ private:
     void finish_models(Deck& deck);
     void check_sections(const Deck& deck);
     void check_tuning(const Deck& deck, const Section& section);
+    void finish_lora(Section& section);
     void check_device(const Deck& deck);
 
     TableReader tables_;
@@ -127,9 +128,10 @@ void DeckReader::read_sections(const toml::table& root, Deck& deck) {
             fail(table.source(), "section.name",
                  "every [[section]] needs a name of letters, digits, _ and -");
         const std::string prefix = "section." + name + ".";
-        fill(table, prefix, keys_of(deck.sections[i], needs_), {"layout", "distill"});
+        fill(table, prefix, keys_of(deck.sections[i], needs_), {"layout", "distill", "lora"});
         for (const auto& [inner, keys] : {std::pair{"layout", layout_keys_of(deck.sections[i])},
-                                          std::pair{"distill", keys_of(deck.sections[i].distill)}}) {
+                                          std::pair{"distill", keys_of(deck.sections[i].distill)},
+                                          std::pair{"lora", keys_of(deck.sections[i].lora)}}) {
             const auto* node = table.get(inner);
             if (node && !node->is_table())
                 fail(node->source(), prefix + inner, "wrong type; allowed: a table");
@@ -197,6 +199,7 @@ void DeckReader::complete_models(Deck& deck) {
 void DeckReader::finish(Deck& deck) {
     finish_models(deck);
     check_sections(deck);
+    for (Section& section : deck.sections) finish_lora(section);
     check_device(deck);
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
@@ -282,6 +285,28 @@ void DeckReader::check_tuning(const Deck& deck, const Section& s) {
                                                       s.recompute_layers, model->second.layers, s.model));
 }
 
+void DeckReader::finish_lora(Section& s) {
+    Lora& lora = s.lora.adapters;
+    const std::string key = "section." + s.name + ".lora.";
+    if (!lora.enabled()) {
+        if (lora.alpha > 0 || !lora.targets.empty() || !s.lora.weights.empty())
+            fail_at(key + "rank", "missing; a section with LoRA needs the rank of its adapters, such as 16");
+        return;
+    }
+    if (s.mode == "forward")
+        fail_at(key + "rank", "a frozen section trains no adapters; remove mode = \"forward\" or the table");
+    else if (s.weights.empty() && needs_.training)
+        fail_at("section." + s.name + ".weights",
+                "a section with LoRA trains its adapters alone and needs weights; allowed: a run, a "
+                "checkpoint, a model folder, or \"random\"");
+    if (lora.alpha == 0) lora.alpha = lora.rank;
+    // All of them where there is no list. In one order, so that decks that mean the same compare equal.
+    std::vector<std::string> targets;
+    for (const std::string_view target : kLoraTargets)
+        if (lora.targets.empty() || lora.has(target)) targets.emplace_back(target);
+    lora.targets = std::move(targets);
+}
+
 void DeckReader::check_device(const Deck& deck) {
     if (deck.run.matmul_precision == "tf32" && deck.run.precision != "fp32")
         fail_at("run.matmul_precision",
@@ -306,12 +331,13 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
     return deck;
 }
 
-Model model_of(const std::map<std::string, std::string>& settings, const std::string& name) {
-    Model model;
-    model.name = name;
-    const std::string prefix = "model." + name + ".";
+namespace {
+
+/// Sets the targets of the keys, whose full names begin with `prefix`, to what a checkpoint has stored.
+void read_settings(const std::map<std::string, std::string>& settings, const std::string& prefix,
+                   const std::vector<Key>& keys) {
     TableReader reader("the checkpoint");
-    reader.fill({}, prefix, keys_of(model));
+    reader.fill({}, prefix, keys);
     std::map<std::string, std::string> defaults = reader.defaults();
     for (const auto& [key, value] : settings)
         // A default may be outside of what a deck may say, as the vocabulary of a vision model.
@@ -319,7 +345,24 @@ Model model_of(const std::map<std::string, std::string>& settings, const std::st
     if (!reader.errors().empty())
         throw Error(ExitCode::bad_data, fmt::format("{}", fmt::join(reader.errors(), "\n")),
                     Scope::all_ranks);
+}
+
+}  // namespace
+
+Model model_of(const std::map<std::string, std::string>& settings, const std::string& name) {
+    Model model;
+    model.name = name;
+    read_settings(settings, "model." + name + ".", keys_of(model));
     return model;
+}
+
+Lora lora_of(const std::map<std::string, std::string>& settings, const std::string& section) {
+    LoraTable lora;
+    const std::string prefix = "section." + section + ".lora.";
+    // Without adapters the rank is stored as 0, which no deck may say.
+    if (const auto rank = settings.find(prefix + "rank"); rank != settings.end() && rank->second != "0")
+        read_settings(settings, prefix, keys_of(lora));
+    return lora.adapters;
 }
 
 std::string read_text(const std::string& path) {

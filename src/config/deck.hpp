@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/lora.hpp"
 #include "config/key_places.hpp"
 #include "config/renames.hpp"
 #include "graph/section_graph.hpp"
@@ -77,6 +78,11 @@ struct Model {
 struct Distill {
     double alpha = 0.5, temperature = 1;
 };
+/// [section.lora]
+struct LoraTable {
+    Lora adapters;        ///< disabled where the section has no such table
+    std::string weights;  ///< the folder of a PEFT adapter to start from; empty: none
+};
 struct Section {
     std::string name, model, mode = "train", weights, colocate_with;
     bool from_folder = false;  ///< `weights` names a folder of a published model
@@ -89,6 +95,7 @@ struct Section {
     std::string recompute;  ///< empty: as train.recompute
     std::int64_t recompute_layers = 0;
     Distill distill;
+    LoraTable lora;
 };
 struct Edge {
     std::string from, to, tensor = "embeddings";
@@ -140,6 +147,9 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
 
 /// The [model.NAME] among the settings that a checkpoint stored.
 Model model_of(const std::map<std::string, std::string>& settings, const std::string& name);
+
+/// The adapters of a section among these settings.
+Lora lora_of(const std::map<std::string, std::string>& settings, const std::string& section);
 
 /// Returns why a run with the settings `stored` cannot be resumed with `deck`: a line for each key that
 /// differs and affects the result; empty if it can. Layout, micro-batches, schedule and outputs may differ. A

@@ -140,6 +140,12 @@ std::vector<Key> layout_keys_of(Section& s) {
 std::vector<Key> keys_of(Distill& d) {
     return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}};
 }
+std::vector<Key> keys_of(LoraTable& l) {
+    return {{"rank", &l.adapters.rank, false, 1, kSize},
+            {"alpha", &l.adapters.alpha, false, 1e-6, 1e6},
+            {"targets", &l.adapters.targets, false, 0, 0, {kLoraTargets.begin(), kLoraTargets.end()}},
+            {"weights", &l.weights}};
+}
 std::vector<Key> keys_of(Edge& e) {
     return {{"from", &e.from, true},
             {"to", &e.to, true},
@@ -153,6 +159,8 @@ std::string text_of(double number) {
 }
 
 std::string describe(const Key& key) {
+    if (std::holds_alternative<std::vector<std::string>*>(key.target) && !key.words.empty())
+        return fmt::format("a list of {}, such as [\"{}\"]", fmt::join(key.words, ", "), key.words.front());
     if (!key.words.empty()) return fmt::format("one of {}", fmt::join(key.words, ", "));
     if (std::holds_alternative<std::string*>(key.target)) return "text";
     if (std::holds_alternative<bool*>(key.target)) return "true or false";

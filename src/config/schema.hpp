@@ -18,7 +18,7 @@ using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, d
                             std::vector<int>*, std::vector<std::string>*, std::optional<double>*>;
 
 /// One key of a table. Numbers, also those of a pair or list, lie in [low, high]; texts ignore these. `words`
-/// lists the values of a text (empty: any).
+/// lists the values of a text, or of the texts of a list (empty: any).
 struct Key {
     std::string name;
     Target target;
@@ -49,6 +49,7 @@ std::vector<Key> keys_of(Model& model);
 std::vector<Key> keys_of(Section& section, const Needs& needs);
 std::vector<Key> layout_keys_of(Section& section);
 std::vector<Key> keys_of(Distill& distill);
+std::vector<Key> keys_of(LoraTable& lora);
 std::vector<Key> keys_of(Edge& edge);
 
 /// A number for a message, whole numbers with all their digits.

@@ -68,6 +68,7 @@ std::string TableReader::store(const Key& key, const toml::node& node) {
                 for (const toml::node& each : *list) {
                     if (!each.is_string()) return wrong;
                     texts.push_back(each.as_string()->get());
+                    if (auto problem = check_text(key, texts.back()); !problem.empty()) return problem;
                 }
                 *target = std::move(texts);
                 return "";

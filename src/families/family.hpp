@@ -49,6 +49,10 @@ ModelKeys read_config(std::string_view text, const std::string& path, std::strin
 /// Error(broken_invariant) for an unknown parameter.
 std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter,
                              const std::vector<std::int64_t>& shape);
+/// The same of a parameter of an adapter (parallel/low_rank_adapter.hpp), as PEFT names the tensors of
+/// adapter_model.safetensors: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
+std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora, std::string_view parameter,
+                                  const std::vector<std::int64_t>& shape);
 /// Divides elements of a parameter [rows, columns] among its pieces. Returns, by piece, extents whose
 /// `logical` counts the elements of the piece's tensor; `local` remains as it is.
 std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,

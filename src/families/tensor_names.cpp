@@ -138,6 +138,24 @@ std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view para
     MAESTRO_FAIL("no tensor of family {} holds {}", spec.family, parameter);
 }
 
+std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora, std::string_view parameter,
+                                  const std::vector<std::int64_t>& shape) {
+    constexpr std::string_view kWeight = ".weight";
+    const std::size_t end = parameter.rfind(".lora_");
+    MAESTRO_CHECK(end != std::string_view::npos, "{} is not of an adapter", parameter);
+    const std::string_view matrix = parameter.substr(end);  // ".lora_A.weight"
+    std::vector<Piece> pieces;
+    for (const Piece& piece :
+         pieces_of(spec, fmt::format("{}{}", parameter.substr(0, end), kWeight), shape)) {
+        const std::string_view layer =
+            std::string_view(piece.tensor).substr(0, piece.tensor.size() - kWeight.size());
+        if (!lora.has(layer.substr(layer.rfind('.') + 1))) continue;
+        pieces.push_back({fmt::format("base_model.model.{}{}", layer, matrix),
+                          {matrix.starts_with(".lora_A") ? lora.rank : piece.rows(), shape[1]}});
+    }
+    return pieces;
+}
+
 std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,
                                                   std::span<const Extent> extents) {
     std::vector<std::vector<Extent>> by_piece;

@@ -193,7 +193,7 @@ struct Role {
     int recompute_layers = 0;  ///< the first layers of the stage, to which it applies; 0: all
     TpOverlap tp_overlap = TpOverlap::automatic;
     Stage stage = {};
-    Lora lora = {};  ///< adapters of the linear layers of attention and MLP; other parameters are frozen
+    Lora lora = {};  ///< adapters of the linear layers of attention and MLP
     bool operator==(const Role&) const = default;
 };
 
@@ -255,8 +255,7 @@ public:
 protected:
     Module(backend::Backend& backend, const Role& role, parallel::Mesh mesh)
         : mesh_(std::move(mesh)),
-          store_(backend, mesh_, role.section, role.seed, role.compute,
-                 role.lora.enabled() ? role.frozen.and_all_but({"lora_A", "lora_B"}) : role.frozen) {}
+          store_(backend, mesh_, role.section, role.seed, role.compute, role.frozen) {}
     parallel::Mesh mesh_;
     parallel::ParameterStore store_;
 };

@@ -5,6 +5,10 @@
 
 namespace maestro::parallel {
 
+FrozenParameters frozen_with(const Lora& lora, const FrozenParameters& frozen) {
+    return lora.enabled() ? frozen.and_all_but({"lora_A", "lora_B"}) : frozen;
+}
+
 std::optional<LowRankAdapter> LowRankAdapter::column_parallel(ParameterStore& store,
                                                               const std::string& prefix, const Lora& lora,
                                                               std::int64_t inputs,

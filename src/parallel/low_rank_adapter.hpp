@@ -16,6 +16,10 @@
 
 namespace maestro::parallel {
 
+/// What is frozen of a section with these adapters: `frozen`, and every parameter but theirs. Without
+/// adapters, `frozen` alone.
+FrozenParameters frozen_with(const Lora& lora, const FrozenParameters& frozen = {});
+
 /// One of the matrices of a layer's weight.
 struct AdapterTarget {
     std::string_view name;  ///< "q_proj"

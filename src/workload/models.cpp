@@ -50,7 +50,8 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
                      .recompute = scenario.tuning[section].recompute,
                      .recompute_layers = scenario.tuning[section].recompute_layers,
                      .tp_overlap = scenario.tp_overlap,
-                     .stage = std::move(part)};
+                     .stage = std::move(part),
+                     .lora = scenario.tuning[section].lora};
     for (const graph::Edge& e : scenario.graph.edges) {
         if (e.from == section && last)
             // An encoder projects its output to the width of the section that it feeds; hidden states keep

@@ -28,7 +28,8 @@ graph::Section section_of(const config::Section& s, graph::Kind kind) {
 
 Tuning tuning_of(const config::Deck& deck, const config::Section& section) {
     const std::string& recompute = deck.recompute_of(section);
-    return {.frozen = parallel::FrozenParameters(section.freeze),
+    return {.lora = section.lora.adapters,
+            .frozen = frozen_with(section.lora.adapters, parallel::FrozenParameters(section.freeze)),
             .recompute = recompute == "layer"   ? Recompute::layer
                          : recompute == "cheap" ? Recompute::cheap
                                                 : Recompute::none,

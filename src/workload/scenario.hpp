@@ -18,6 +18,7 @@ namespace maestro::workload {
 
 /// How a section trains.
 struct Tuning {
+    Lora lora = {};
     parallel::FrozenParameters frozen = {};
     Recompute recompute = Recompute::none;
     int recompute_layers = 0;  ///< the first layers of each stage, to which it applies; 0: all

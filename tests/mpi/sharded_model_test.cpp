@@ -315,7 +315,8 @@ int main(int argc, char** argv) {
                 Job reference(kind, DType::f64, c.recompute, 1, c.change, c.lora);
                 reference.first_role.tp_overlap = reference.last_role.tp_overlap = c.tp_overlap;
                 // The modules of the reference train everything.
-                reference.first_role.frozen = reference.last_role.frozen = FrozenParameters(c.frozen);
+                reference.first_role.frozen = reference.last_role.frozen =
+                    frozen_with(c.lora, FrozenParameters(c.frozen));
                 std::vector<Layout> ups, downs;
                 for (const Layout& layout : layouts) {
                     if (fits(reference.first_spec, layout)) ups.push_back(layout);

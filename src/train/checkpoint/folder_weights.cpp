@@ -74,12 +74,14 @@ void read_block(safetensors::SafetensorsFolder& folder, const model::ModelSpec& 
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec) {
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec,
+                                                                             const Lora& lora) {
     const auto meta = backend::make_meta();
     model::Role role{};
     role.section = spec.name;
     role.loss = spec.kind == model::ModelSpec::Kind::language;
     role.output_width = model::row_width({EdgeTensor::embeddings, spec}, spec.output_width);
+    role.lora = lora;
     const auto module = model::make_module(*meta, spec, role);
     std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
     for (const parallel::Parameter& p : module->parameters().parameters()) all.emplace_back(p.name, p.shape);
@@ -111,9 +113,7 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
                                 spec.family));
 }
 
-void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
-                      const std::string& source, const parallel::Parameter& p,
-                      parallel::ParameterStore& store, Pulse& pulse) {
+void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read) {
     constexpr std::int64_t kBlock = 1 << 22;  // elements, 16 MiB
     const parallel::ParameterGroup& group = store.group_of(p);
     const Range held = group.shard_of(p);
@@ -122,7 +122,7 @@ void load_from_folder(safetensors::SafetensorsFolder& folder, const model::Model
     for (std::int64_t at = held.begin; at < held.end; at += kBlock) {
         const Range block{at, std::min(at + kBlock, held.end)};
         values.resize(static_cast<std::size_t>(block.size()));
-        read_block(folder, spec, source, p, block, values.data(), pulse);
+        read(block, values.data());
         const auto set = [&](auto& list, DType type) {
             group.set_weights(p, block, Tensor(list.data(), type, {block.size()}));
         };
@@ -135,12 +135,21 @@ void load_from_folder(safetensors::SafetensorsFolder& folder, const model::Model
     }
 }
 
+void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                      const std::string& source, const parallel::Parameter& p,
+                      parallel::ParameterStore& store, Pulse& pulse) {
+    load_parameter(p, store, [&](Range block, float* values) {
+        read_block(folder, spec, source, p, block, values, pulse);
+    });
+}
+
 void load_folder(const std::string& path, const model::ModelSpec& spec, parallel::ParameterStore& store,
                  Pulse& pulse) {
     safetensors::SafetensorsFolder folder(path, pulse);
     // The head of a teacher comes from the teacher's folder.
     for (const parallel::Parameter& p : store.parameters())
-        if (!p.name.starts_with("teacher_head")) load_from_folder(folder, spec, p.name, p, store, pulse);
+        if (!p.name.starts_with("teacher_head") && !parallel::is_adapter(p.name))
+            load_from_folder(folder, spec, p.name, p, store, pulse);
 }
 
 }  // namespace maestro::train

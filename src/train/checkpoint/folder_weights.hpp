@@ -1,6 +1,7 @@
 // Loads weights from the folder of a published model.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,15 +13,22 @@
 
 namespace maestro::train {
 
-/// Names and shapes of the parameters of a whole model, as one rank declares them.
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec);
+/// Names and shapes of the parameters of a whole model, as one rank declares them, with its adapters.
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec,
+                                                                             const Lora& lora = {});
 
 /// Refuses a folder that lacks a tensor of the model or has one that the model would not use. Reads headers
 /// alone. Error(input_missing, bad_data, io_error), as the next two.
 void check_folder(const std::string& folder, const model::ModelSpec& spec, Pulse& pulse);
 
-/// Loads this rank's shards of all parameters and marks them as initialized, as load_weights() does from a
-/// checkpoint.
+/// Reads elements of a parameter held by this rank: values[i] becomes element block.begin + i.
+using ReadBlock = std::function<void(Range block, float* values)>;
+/// Sets this rank's shard of a parameter, block by block, and marks it as initialized.
+void load_parameter(const parallel::Parameter& parameter, parallel::ParameterStore& store,
+                    const ReadBlock& read);
+
+/// Loads this rank's shards of all parameters but those of adapters, and marks them as initialized, as
+/// load_weights() does from a checkpoint.
 void load_folder(const std::string& folder, const model::ModelSpec& spec, parallel::ParameterStore& store,
                  Pulse& pulse);
 

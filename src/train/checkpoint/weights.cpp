@@ -6,6 +6,7 @@
 
 #include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
+#include "train/checkpoint/adapter_folder.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 
@@ -40,15 +41,32 @@ void load_shard(const io::SectionReader& stored, const std::string& name, const 
     store.mark_initialized(p);
 }
 
+/// Without its adapters, the weights of a section with LoRA are not what was trained.
+void check_adapters(const io::SectionReader& stored, const parallel::Parameter& p,
+                    const parallel::ParameterStore& store, const std::string& checkpoint) {
+    constexpr std::string_view kWeight = ".weight";
+    if (!p.name.ends_with(kWeight)) return;
+    const std::string name = p.name.substr(0, p.name.size() - kWeight.size()) + ".lora_A.weight";
+    if (store.find(name) == nullptr && stored.has(name))
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: has an adapter of {}, which this section has not; give it the "
+                                "[section.lora] of that run, or export the section and start from the folder",
+                                checkpoint, p.name));
+}
+
 }  // namespace
 
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse) {
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
     // A checkpoint of the student holds its teacher's head. One that the student starts from may come from a
-    // run without a teacher: then load_teacher_head() or initialize() follows.
-    for (const parallel::Parameter& p : store.parameters())
-        if (!p.name.starts_with("teacher_head") || stored.has(p.name)) load_shard(stored, p.name, p, store);
+    // run without a teacher: then load_teacher_head() or initialize() follows. One of a run without LoRA has
+    // no adapters, which initialize() then draws.
+    for (const parallel::Parameter& p : store.parameters()) {
+        check_adapters(stored, p, store, checkpoint);
+        const bool optional = p.name.starts_with("teacher_head") || parallel::is_adapter(p.name);
+        if (!optional || stored.has(p.name)) load_shard(stored, p.name, p, store);
+    }
 }
 
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
@@ -70,6 +88,12 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
             });
         else if (names_checkpoint(section) && !files.contains(section.weights))
             files[section.weights] = need_checkpoint(world, section.weights, pulse);
+        if (!section.lora.weights.empty())
+            comm::agree(world, [&] {
+                if (world.rank() == 0)
+                    check_adapter_folder(section.lora.weights, scenario.models[i], section.lora.adapters,
+                                         pulse);
+            });
     }
     return files;
 }
@@ -82,6 +106,9 @@ void load_initial_weights(const config::Deck& deck, const workload::Scenario& sc
         load_folder(target.weights, scenario.models[section], store, pulse);
     else if (names_checkpoint(target))
         load_weights(files.at(target.weights), target.name, store, pulse);
+    if (!target.lora.weights.empty())
+        load_adapter_folder(target.lora.weights, scenario.models[section], target.lora.adapters, store,
+                            pulse);
     for (const graph::Edge& e : scenario.graph.edges) {
         if (e.to != section || e.tensor != EdgeTensor::hidden) continue;
         const config::Section& teacher = deck.sections[e.from];

@@ -280,7 +280,9 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
     const workload::Scenario& scenario = preflight_.scenario();
     const graph::SectionGraph& graph = scenario.graph;
     const graph::Section& section = graph.sections[s];
-    const std::string trained = !section.train                      ? "frozen"
+    const std::string trained = !section.train ? "frozen"
+                                : scenario.tuning[s].lora.enabled()
+                                    ? fmt::format("LoRA of rank {}", scenario.tuning[s].lora.rank)
                                 : scenario.tuning[s].frozen.empty() ? "trained"
                                                                     : "partly trained";
     const int stages = section.layout.stage_count();

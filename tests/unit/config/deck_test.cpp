@@ -208,6 +208,58 @@ TEST(Renames, AnOlderCheckpointGoesOn) {
                 testing::ElementsAre("run.matmul_precision: fp32 in the checkpoint, tf32 now"));
 }
 
+std::string with_lora(const std::string& table) {
+    std::string text = input("vlm_glyphs.toml");
+    const auto at = text.find("[[edge]]");
+    return text.insert(at, "[section.lora]\n" + table + "\n");  // of the section above: language
+}
+
+TEST(Lora, HasAllTargetsAndTheScaleOneUnlessTheDeckSaysOtherwise) {
+    const Deck deck = parse(with_lora("rank = 8"), {"section.language.weights=random"});
+    const Lora& lora = deck.sections.back().lora.adapters;
+    EXPECT_TRUE(lora.enabled());
+    EXPECT_EQ(lora.scale(), 1);
+    EXPECT_THAT(lora.targets, testing::ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                                                   "up_proj", "down_proj"));
+    EXPECT_FALSE(deck.sections.front().lora.adapters.enabled());
+    EXPECT_EQ(lora_of(deck.settings, "language"), lora);
+    EXPECT_EQ(lora_of(deck.settings, "vision"), Lora{});
+    EXPECT_EQ(lora_of({}, "language"), Lora{});  // of a checkpoint from before there were adapters
+}
+
+TEST(Lora, IsRefusedWhereItCannotBeTrained) {
+    const std::vector<std::string> random = {"section.language.weights=random"};
+    EXPECT_THAT(refusal(with_lora("rank = 0"), random),
+                HasSubstr("section.language.lora.rank: 0 is out of range; allowed: a whole number from 1"));
+    EXPECT_THAT(refusal(with_lora("rank = 8\ntargets = [\"q_proj\", \"qkv\"]"), random),
+                HasSubstr("section.language.lora.targets: 'qkv' is not known; allowed: a list of q_proj, "));
+    EXPECT_THAT(refusal(with_lora("rank = 8\ntargets = \"q_proj\""), random),
+                HasSubstr("section.language.lora.targets: wrong type; allowed: a list of q_proj, "));
+    EXPECT_THAT(refusal(with_lora("alpha = 8"), random), HasSubstr("section.language.lora.rank: missing"));
+    EXPECT_THAT(refusal(with_lora("rank = 8")), HasSubstr("section.language.weights: a section with LoRA"));
+    EXPECT_THAT(
+        refusal(with_lora("rank = 8"), {"section.language.weights=random", "section.language.mode=forward"}),
+        HasSubstr("section.language.lora.rank: a frozen section trains no adapters"));
+}
+
+TEST(Lora, IsTheSameInARunThatIsResumed) {
+    const std::vector<std::string> random = {"section.language.weights=random"};
+    const Deck before = parse(with_lora("rank = 8\ntargets = [\"v_proj\", \"q_proj\"]"), random);
+    const auto conflicts = [&](const std::string& table) {
+        return resume_conflicts(parse(with_lora(table), random), before.settings, before.defaults);
+    };
+    EXPECT_THAT(conflicts("rank = 8\ntargets = [\"q_proj\", \"v_proj\"]\nweights = \"folder\""),
+                testing::IsEmpty());
+    EXPECT_THAT(conflicts("rank = 4\nalpha = 8\ntargets = [\"q_proj\", \"v_proj\"]"),
+                testing::ElementsAre("section.language.lora.rank: 8 in the checkpoint, 4 now"));
+    EXPECT_THAT(
+        conflicts("rank = 8\ntargets = [\"q_proj\"]"),
+        testing::ElementsAre("section.language.lora.targets: [\"q_proj\", \"v_proj\"] in the checkpoint, "
+                             "[\"q_proj\"] now"));
+    EXPECT_THAT(resume_conflicts(before, parse(input("vlm_glyphs.toml")).settings),
+                testing::Contains(HasSubstr("section.language.lora.rank: 0 in the checkpoint, 8 now")));
+}
+
 TEST(Deck, TheSearchHasAnEnd) {
     const std::string text = input("vlm_glyphs.toml");
     EXPECT_EQ(parse(text, {"schedule.moves=1000000"}).schedule.moves, 1000000);

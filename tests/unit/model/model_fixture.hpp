@@ -164,6 +164,7 @@ public:
                      .compute = type,
                      .recompute = recompute};
         first_role.lora = last_role.lora = lora;
+        first_role.frozen = last_role.frozen = frozen_with(lora);
         if (vlm) {
             samples.add({3, kMarker, 5, 7, kMarker, 11, 12, 13}, {{5, 7}, {8, 4}});
             samples.add({kMarker, 9, 2, 30, 31}, {{3, 9}});
