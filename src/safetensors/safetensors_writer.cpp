@@ -70,7 +70,7 @@ void SafetensorsWriter::clear_folder() const {
     if (error) cannot_create(folder_, fmt::format("cannot be created: {}", error.message()));
     for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
         const std::string name = entry->path().filename();
-        if (!name.starts_with("model")) continue;
+        if (!name.starts_with("model") && !name.starts_with("adapter_model")) continue;
         if (name.ends_with(".safetensors") || name == kIndexFile)
             cannot_create(entry->path(),
                           "the folder holds weights already; name another folder, or remove them");

@@ -115,6 +115,8 @@ LAYOUTS = {
     "cp": (3, ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp": (3, ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
     "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2", "run.tp_overlap=always"]),
+    "lora": (3, ["section.vision.layout.tp=2", "section.language.layout.tp=1", "run.tp_overlap=always",
+                 *(f"section.{name}.{key}" for name in ("vision", "language") for key in ("weights=random", "lora.rank=4", "lora.alpha=16"))]),
     "pp": (4, ["section.vision.layout.pp=2", "section.language.layout.tp=1", "section.language.layout.pp=2"]),
 }
 
@@ -149,7 +151,7 @@ def test_losses_by_edges(tmp_path, data, pair):  # noqa: F811
     check(found, expected, pair)
 
 
-@pytest.mark.parametrize("layout", quick_ones(LAYOUTS, "tp and cp"))
+@pytest.mark.parametrize("layout", quick_ones(LAYOUTS, "tp and cp", "lora"))
 def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
     """By NCCL if each rank has a GPU, and through pinned memory if they share one. The log states the choice and the reason."""
     (tmp_path / "data").symlink_to(data)

@@ -19,6 +19,7 @@
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 #include "train/checkpoint/weights.hpp"
+#include "train/run/export_adapter.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::train {
@@ -37,13 +38,15 @@ std::string setting(const Settings& settings, const std::string& key) {
 struct Exported {
     std::string section, folder;
     model::ModelSpec spec;
+    Lora lora;
 };
 
 Exported describe(const Settings& settings, const std::string& section) {
     Exported found{.section = section,
                    .folder = setting(settings, "section." + section + ".weights"),
                    .spec = workload::spec_of(
-                       config::model_of(settings, setting(settings, "section." + section + ".model")))};
+                       config::model_of(settings, setting(settings, "section." + section + ".model"))),
+                   .lora = config::lora_of(settings, section)};
     if (families::find_family(found.spec.family)->model_type.empty())
         throw Error(ExitCode::bad_data,
                     fmt::format("section {}: a model of family {} has no form that other programs load; "
@@ -91,7 +94,7 @@ public:
              safetensors::SafetensorsFolder& from, Pulse& pulse)
         : checkpoint_(checkpoint), from_(from), pulse_(pulse) {
         for (const Exported& e : sections) {
-            sections_.push_back({e.section, {}});
+            sections_.push_back({e, {}});
             for (const auto& [name, shape] : parameters_of(e.spec)) {
                 sections_.back().parameters.push_back(
                     {name, shape, families::pieces_of(e.spec, name, shape), tensors_.size()});
@@ -116,10 +119,12 @@ public:
     /// Writes part `rank` of `ranks` of every tensor. The tensors of `writer` are those of tensors().
     void write(int rank, int ranks, safetensors::SafetensorsWriter& writer) {
         for (const Section& section : sections_) {
-            const io::SectionReader stored(checkpoint_, section.name, pulse_);
-            for (const Source& source : section.parameters)
+            const io::SectionReader stored(checkpoint_, section.of.section, pulse_);
+            for (const Source& source : section.parameters) {
+                const AdapterDelta delta(stored, section.of.spec, section.of.lora, source.name, source.shape);
                 for_blocks(whole(source.shape).size(), rank, ranks,
-                           [&](Range block) { write_block(stored, source, block, writer); });
+                           [&](Range block) { write_block(stored, source, delta, block, writer); });
+            }
         }
         for (std::size_t t = copied_; t < tensors_.size(); ++t) {
             const auto found = from_.find(tensors_[t].name);
@@ -143,7 +148,7 @@ private:
         std::size_t first_tensor;  ///< that of the first piece
     };
     struct Section {
-        std::string name;
+        Exported of;
         std::vector<Source> parameters;
     };
 
@@ -154,12 +159,12 @@ private:
         for (std::int64_t at = part.begin; at < part.end; at += kBlock)
             body(Range{at, std::min(at + kBlock, part.end)});
     }
-    void write_block(const io::SectionReader& stored, const Source& source, Range block,
-                     safetensors::SafetensorsWriter& writer) {
+    void write_block(const io::SectionReader& stored, const Source& source, const AdapterDelta& delta,
+                     Range block, safetensors::SafetensorsWriter& writer) {
         const Shard all = whole(source.shape);
         pulse_.doing("exporting " + source.name);
-        const std::vector<float> values =
-            stored.read(source.name, source.shape, io::Stored::weight, all, block);
+        std::vector<float> values = stored.read(source.name, source.shape, io::Stored::weight, all, block);
+        delta.add_to(block, values.data());
         const Extent extent{block.begin, 0, block.size()};
         const auto by_piece =
             families::extents_by_piece(source.pieces, all.columns.size(), std::span(&extent, 1));
@@ -196,6 +201,18 @@ void run_export(const comm::Communicator& world, const config::CommandLine& line
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, pulse);
     const Settings settings = io::read_train_state(checkpoint, pulse).settings;
     const std::vector<Exported> sections = choose_sections(checkpoint, settings, line.section);
+    if (line.adapter) {
+        const Exported& e = sections.front();
+        if (sections.size() > 1 || !e.lora.enabled())
+            throw Error(ExitCode::usage,
+                        sections.size() > 1
+                            ? fmt::format("{}: has several sections; give --section, that with the adapter",
+                                          checkpoint)
+                            : fmt::format("section {}: has no adapter; leave --adapter out", e.section),
+                        Scope::all_ranks);
+        return export_adapter(world, io::SectionReader(checkpoint, e.section, pulse), e.spec, e.lora,
+                              e.folder, line.to, pulse);
+    }
     const std::string& folder = sections.front().folder;
     if (!fs::exists(fs::path(folder) / "config.json"))
         throw Error(ExitCode::input_missing,

@@ -1,0 +1,133 @@
+#include "train/run/export_adapter.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <string_view>
+
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+#include "families/family.hpp"
+#include "safetensors/safetensors_writer.hpp"
+#include "storage/file.hpp"
+#include "train/checkpoint/adapter_folder.hpp"
+#include "train/checkpoint/folder_weights.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+/// "q_proj" of "model.layers.0.self_attn.q_proj.weight".
+std::string_view target_of(std::string_view tensor) {
+    tensor.remove_suffix(kWeight.size());
+    return tensor.substr(tensor.rfind('.') + 1);
+}
+
+}  // namespace
+
+AdapterDelta::AdapterDelta(const io::SectionReader& stored, const model::ModelSpec& spec, const Lora& lora,
+                           const std::string& parameter, const std::vector<std::int64_t>& shape) {
+    if (!lora.enabled() || !parameter.ends_with(kWeight)) return;
+    const std::string prefix = parameter.substr(0, parameter.size() - kWeight.size());
+    if (!stored.has(prefix + ".lora_A.weight")) return;
+    scale_ = lora.scale();
+    rank_ = lora.rank;
+    columns_ = shape[1];
+    std::int64_t row = 0, of_a = 0, of_b = 0;
+    for (const families::Piece& piece : families::pieces_of(spec, parameter, shape)) {
+        if (lora.has(target_of(piece.tensor))) {
+            matrices_.push_back({{row, row + piece.rows()}, of_a, of_b});
+            of_a += rank_;
+            of_b += piece.rows();
+        }
+        row += piece.rows();
+    }
+    const auto read = [&](const char* matrix, std::vector<std::int64_t> of_shape) {
+        return stored.read(prefix + matrix, of_shape, io::Stored::weight, whole(of_shape));
+    };
+    a_ = read(".lora_A.weight", {of_a, columns_});
+    b_ = read(".lora_B.weight", {of_b, rank_});
+}
+
+void AdapterDelta::add_to(Range block, float* values) const {
+    std::vector<double> sums(static_cast<std::size_t>(columns_));
+    for (const Matrix& matrix : matrices_) {
+        const std::int64_t first = std::max(matrix.rows.begin, block.begin / columns_),
+                           end = std::min(matrix.rows.end, (block.end + columns_ - 1) / columns_);
+        for (std::int64_t row = first; row < end; ++row) {
+            std::fill(sums.begin(), sums.end(), 0.0);
+            const float* const b = b_.data() + (matrix.first_of_b + row - matrix.rows.begin) * rank_;
+            for (std::int64_t r = 0; r < rank_; ++r) {
+                const double factor = scale_ * static_cast<double>(b[r]);
+                const float* const a = a_.data() + (matrix.first_of_a + r) * columns_;
+                for (std::int64_t c = 0; c < columns_; ++c)
+                    sums[static_cast<std::size_t>(c)] += factor * static_cast<double>(a[c]);
+            }
+            const Range held{std::max(row * columns_, block.begin),
+                             std::min((row + 1) * columns_, block.end)};
+            for (std::int64_t at = held.begin; at < held.end; ++at) {
+                float& value = values[at - block.begin];
+                value = static_cast<float>(static_cast<double>(value) +
+                                           sums[static_cast<std::size_t>(at - row * columns_)]);
+            }
+        }
+    }
+}
+
+void export_adapter(const comm::Communicator& world, const io::SectionReader& stored,
+                    const model::ModelSpec& spec, const Lora& lora, const std::string& base,
+                    const std::string& folder, Pulse& pulse) {
+    struct Source {
+        std::string name;
+        std::vector<std::int64_t> shape;
+        std::vector<families::Piece> pieces;
+        std::size_t first_tensor;
+    };
+    std::vector<Source> sources;
+    std::vector<safetensors::TensorSpec> tensors;
+    for (const auto& [name, shape] : parameters_of(spec, lora)) {
+        if (!parallel::is_adapter(name)) continue;
+        sources.push_back({name, shape, families::adapter_pieces(spec, lora, name, shape), tensors.size()});
+        for (const families::Piece& piece : sources.back().pieces)
+            tensors.push_back({piece.tensor, safetensors::StoredType::f32, piece.shape});
+    }
+    // PEFT loads one file.
+    safetensors::OutputLayout layout =
+        safetensors::lay_out(std::move(tensors), std::numeric_limits<std::uint64_t>::max());
+    layout.files.front().name = kAdapterWeights;
+    safetensors::SafetensorsWriter writer(folder, layout, pulse);
+    comm::agree(world, [&] {
+        if (world.rank() == 0) writer.prepare();
+    });
+    comm::agree(world, [&] {
+        for (const Source& source : sources) {
+            const Shard all = whole(source.shape);
+            const Range part = part_of(all.size(), world.rank(), world.size());
+            if (part.size() == 0) continue;
+            pulse.doing("exporting " + source.name);
+            const std::vector<float> values =
+                stored.read(source.name, source.shape, io::Stored::weight, all, part);
+            const Extent extent{part.begin, 0, part.size()};
+            const auto by_piece =
+                families::extents_by_piece(source.pieces, source.shape[1], std::span(&extent, 1));
+            for (std::size_t i = 0; i < by_piece.size(); ++i)
+                if (!by_piece[i].empty()) writer.write(source.first_tensor + i, by_piece[i], values.data());
+        }
+        writer.sync();
+    });
+    comm::agree(world, [&] {
+        if (world.rank() != 0) return;
+        const std::filesystem::path at(folder);
+        const std::string absolute =
+            base.empty() ? base : std::filesystem::absolute(base).lexically_normal().string();
+        storage::write_text_durably(at / kAdapterConfig, adapter_config(lora, absolute));
+        writer.publish();
+        log::info("{}: adapter of {} tensors, rank {}", folder, layout.tensors.size(), lora.rank);
+    });
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,45 @@
+// What `maestro export` does with the LoRA adapters of a section: it adds them to the weights, or writes them
+// as PEFT does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/lora.hpp"
+#include "base/pulse.hpp"
+#include "base/shard.hpp"
+#include "comm/communicator.hpp"
+#include "io/checkpoint_reader.hpp"
+#include "model/module.hpp"
+
+namespace maestro::train {
+
+/// (alpha / rank) B A of one weight, from a checkpoint.
+class AdapterDelta {
+public:
+    /// Reads A and B where the weight has an adapter. `parameter` has so many rows and columns.
+    /// Error(bad_data, io_error).
+    AdapterDelta(const io::SectionReader& stored, const model::ModelSpec& spec, const Lora& lora,
+                 const std::string& parameter, const std::vector<std::int64_t>& shape);
+    /// Adds the elements `block` of the whole weight to values[block.size()].
+    void add_to(Range block, float* values) const;
+
+private:
+    /// Rows of the weight that have an adapter: those of one matrix.
+    struct Matrix {
+        Range rows;
+        std::int64_t first_of_a, first_of_b;  ///< rows of A and B
+    };
+    double scale_ = 0;
+    std::int64_t columns_ = 0, rank_ = 0;
+    std::vector<Matrix> matrices_;
+    std::vector<float> a_, b_;
+};
+
+/// Writes the folder of a PEFT adapter, with F32 tensors. `base`: the weights that the section started from.
+/// Collective. Error(cannot_create, bad_data, io_error).
+void export_adapter(const comm::Communicator& world, const io::SectionReader& stored,
+                    const model::ModelSpec& spec, const Lora& lora, const std::string& base,
+                    const std::string& folder, Pulse& pulse);
+
+}  // namespace maestro::train
