@@ -48,7 +48,7 @@ private:
     void finish_models(Deck& deck);
     void check_sections(const Deck& deck);
     void check_tuning(const Deck& deck, const Section& section);
-    void finish_lora(Section& section);
+    void finish_lora(const Deck& deck, Section& section);
     void check_device(const Deck& deck);
 
     TableReader tables_;
@@ -199,7 +199,7 @@ void DeckReader::complete_models(Deck& deck) {
 void DeckReader::finish(Deck& deck) {
     finish_models(deck);
     check_sections(deck);
-    for (Section& section : deck.sections) finish_lora(section);
+    for (Section& section : deck.sections) finish_lora(deck, section);
     check_device(deck);
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
@@ -285,7 +285,7 @@ void DeckReader::check_tuning(const Deck& deck, const Section& s) {
                                                       s.recompute_layers, model->second.layers, s.model));
 }
 
-void DeckReader::finish_lora(Section& s) {
+void DeckReader::finish_lora(const Deck& deck, Section& s) {
     Lora& lora = s.lora.adapters;
     const std::string key = "section." + s.name + ".lora.";
     if (!lora.enabled()) {
@@ -293,6 +293,11 @@ void DeckReader::finish_lora(Section& s) {
             fail_at(key + "rank", "missing; a section with LoRA needs the rank of its adapters, such as 16");
         return;
     }
+    if (const auto model = deck.models.find(s.model);
+        model != deck.models.end() && model->second.kind == "vision" && model->second.family != "maestro")
+        fail_at(key + "rank",
+                "adapters of a vision model of a published family are not built; freeze it, or "
+                "train all of it");
     if (s.mode == "forward")
         fail_at(key + "rank", "a frozen section trains no adapters; remove mode = \"forward\" or the table");
     else if (s.weights.empty() && needs_.training)

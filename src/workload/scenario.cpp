@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "families/family.hpp"
+#include "parallel/low_rank_adapter.hpp"
 #include "workload/stages.hpp"
 
 namespace maestro::workload {
@@ -28,12 +29,13 @@ graph::Section section_of(const config::Section& s, graph::Kind kind) {
 
 Tuning tuning_of(const config::Deck& deck, const config::Section& section) {
     const std::string& recompute = deck.recompute_of(section);
-    return {.lora = section.lora.adapters,
-            .frozen = frozen_with(section.lora.adapters, parallel::FrozenParameters(section.freeze)),
-            .recompute = recompute == "layer"   ? Recompute::layer
-                         : recompute == "cheap" ? Recompute::cheap
-                                                : Recompute::none,
-            .recompute_layers = static_cast<int>(section.recompute_layers)};
+    return {
+        .lora = section.lora.adapters,
+        .frozen = parallel::frozen_with(section.lora.adapters, parallel::FrozenParameters(section.freeze)),
+        .recompute = recompute == "layer"   ? Recompute::layer
+                     : recompute == "cheap" ? Recompute::cheap
+                                            : Recompute::none,
+        .recompute_layers = static_cast<int>(section.recompute_layers)};
 }
 
 /// Makes the graph of the sections and edges, and checks it against the models. Without `sound`, checks the

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/module.hpp"
+#include "parallel/low_rank_adapter.hpp"
 #include "support/device.hpp"
 
 namespace maestro::model::test {

@@ -11,6 +11,7 @@
 #include "base/text_file.hpp"
 #include "families/family.hpp"
 #include "model/module.hpp"
+#include "parallel/low_rank_adapter.hpp"
 #include "safetensors/safetensors_file.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
 #include "train/checkpoint/folder_weights.hpp"
@@ -57,9 +58,9 @@ workload::Scenario scenario_of(const std::string& family) {
         "64\n[train]\nsteps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.llm]\n[[section]]\nname = "
         "\"text\"\nmodel = \"llm\"\nweights = \"{}\"\n[section.lora]\n{}",
         family, lora_of(family));
-    const auto keys = [](const std::string& folder) {
+    const auto keys = [](const std::string& folder, const std::string& kind) {
         const std::string path = folder_of(folder) + "/config.json";
-        return families::read_config(*read_text_file(path), path);
+        return families::read_config(*read_text_file(path), path, kind);
     };
     return workload::make_scenario(
         config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys));
@@ -143,7 +144,7 @@ TEST_P(Adapter, GivesTheLossAndEveryGradientOfPeft) {
         const std::vector<double> found = model.values(p.gradient);
         auto at = found.begin();
         for (const families::Piece& piece :
-             families::adapter_pieces(model.spec, model.lora, p.name, p.shape[0])) {
+             families::adapter_pieces(model.spec, model.lora, p.name, p.shape)) {
             const auto expected = reference.read<double>("gradient." + piece.tensor);
             ASSERT_LE(expected.size(), static_cast<std::size_t>(found.end() - at)) << piece.tensor;
             double norm = 0, difference = 0;
