@@ -1,6 +1,7 @@
 """Random decks of tiny models in random layouts, by seed; the numbers of a deck do not depend on its layout."""
 
 import dataclasses
+import json
 import random
 
 VISION = '''
@@ -37,6 +38,9 @@ GRAPHS = {  # sections, edges
 }
 HEADS = {"vision": 6, "frozen-vision": 6}
 LAYERS = {"teacher": 5}  # 4 elsewhere
+# Parts of a section that trains, by its model. With tied embeddings the last one of a language model leaves its norm alone.
+FREEZE = {"eye": [[], ["patch", "layers.0-1"], ["layers.1", "merger"], ["patch", "layers", "norm"]],
+          "reader": [[], ["embedding", "layers.0-2"], ["layers.1-2.mlp", "layers.3.attention.qkv"], ["embedding", "layers"]]}  # fmt: skip
 FILES = ["data/glyphs-train.h5", "few.h5", "sizes.h5"]  # half with pictures, one in ten, and of all sizes
 
 
@@ -61,6 +65,9 @@ class Numbers:
 
     def frozen(self, section):
         return section in ("teacher", "frozen-vision") or (section == "vision" and self.frozen_vision)
+
+    def freeze(self, section, model):
+        return [] if self.frozen(section) else random.Random(f"freeze {self} {section}").choice(FREEZE[model])
 
 
 def text(numbers, layouts, run="", schedule="", extra=None):
@@ -92,7 +99,7 @@ every = 0
     deck += LANGUAGE.format(name="expert", layers=5, kv=n.kv, mlp=72, tied="true")
     for section in sections:
         model = {"vision": "eye", "frozen-vision": "eye", "teacher": "expert"}.get(section, "reader")
-        frozen = 'mode = "forward"\nweights = "random"\n' if n.frozen(section) else ""
+        frozen = 'mode = "forward"\nweights = "random"\n' if n.frozen(section) else f"freeze = {json.dumps(n.freeze(section, model))}\n"
         deck += f'[[section]]\nname = "{section}"\nmodel = "{model}"\n{frozen}{(extra or {}).get(section, "")}\n[section.layout]\n{layouts[section]}\n'
         if section == "student":
             deck += "[section.distill]\nalpha = 0.7\n"
@@ -168,6 +175,13 @@ def draw(seed, problem=None):
         least = -(-max(downs) // micro[s]) if downs else 1
         window = 0 if dice.random() < 0.1 else least + dice.choice([0, 0, 1, 3])
         extra[s] = f"micro_batch = {micro[s]}\nwindow = {window}\n" + (f'colocate_with = "{shared[s]}"' if s in shared else "")
+    tuning = random.Random(f"tuning {seed}")
+    for s in sections:
+        recompute = tuning.choice(["", "none", "cheap", "layer"])
+        if recompute:
+            extra[s] += f'\nrecompute = "{recompute}"'
+        if recompute in ("cheap", "layer"):
+            extra[s] += f"\nrecompute_layers = {tuning.choice([0, 1, 2])}"
     extra["train"] = f'recompute = "{dice.choice(["none", "cheap", "layer"])}"'
     schedule = f'policy = "{dice.choice(["wavefront", "fifo", "lpt"])}"\ndispatch = "{dice.choice(["planned", "ready"])}"'
     run = f'timeout_s = 20\ntransport = "{dice.choice(["auto", "window", "messages"])}"'

@@ -85,6 +85,7 @@ name = "language"
 model = "language"
 weights = "{folder}"
 micro_batch = 1                  # samples
+# freeze = ["embedding"]         # parts of the model that are not trained, also "layers.0-3"
 
 [section.layout]                 # ranks: dp x tp x cp x pp
 dp = 1                           # replicas
