@@ -16,12 +16,15 @@ def train(workspace, case, name, values, **options):
 
 
 def test_a_resumed_run_is_bit_for_bit_the_same_and_frozen_weights_stay(workspace):
-    for case, frozen in ((vlm("cp2r", "tp2", model=TUNED), {"vision": ("patch.", "layers.0.", "merger."), "language": ("layers.0.attention.", "norm.")}),
-                         (deep("", "pp2", stages("language", [5, 3]), model=FROZEN_FRONT), {"language": ("embedding.", *(f"layers.{i}." for i in range(5)))})):  # fmt: skip
-        name = case.deck
-        train(workspace, case, f"{name}-whole", ["train.steps=6"])
-        train(workspace, case, f"{name}-cut", ["train.steps=3", "checkpoint.every=3", "checkpoint.keep=9"])
-        train(workspace, case, f"{name}-cut", ["train.steps=6", "checkpoint.every=3", "checkpoint.keep=9"], options=["--resume", "auto"])
+    tuned = {"vision": ("patch.", "layers.0.", "merger."), "language": ("layers.0.attention.", "norm.")}
+    front = {"language": ("embedding.", *(f"layers.{i}." for i in range(5)))}
+    # In bf16, where frozen weights have no masters in fp32, the first stage has nothing to train.
+    for precision, case, frozen in (("fp32", vlm("cp2r", "tp2", model=TUNED), tuned),
+                                    ("bf16", deep("", "pp2", stages("language", [5, 3]), model=FROZEN_FRONT), front)):  # fmt: skip
+        name, as_run = case.deck, f"run.precision={precision}"
+        train(workspace, case, f"{name}-whole", ["train.steps=6", as_run])
+        train(workspace, case, f"{name}-cut", ["train.steps=3", as_run, "checkpoint.every=3", "checkpoint.keep=9"])
+        train(workspace, case, f"{name}-cut", ["train.steps=6", as_run, "checkpoint.every=3", "checkpoint.keep=9"], options=["--resume", "auto"])
         for key in ("loss", "grad_norm"):
             assert np.array_equal(workspace.steps(f"{name}-whole")[key], workspace.steps(f"{name}-cut")[key])
         for section, prefixes in frozen.items():
@@ -31,8 +34,8 @@ def test_a_resumed_run_is_bit_for_bit_the_same_and_frozen_weights_stay(workspace
             for key, value in before["weights"].items():
                 assert np.array_equal(after["weights"][key], value) == (key not in trained), f"{section}.{key}"
         deck = str(ROOT / f"inputs/{case.deck}.toml")
-        one, here = (evaluate(workspace, of.ranks, deck, "--checkpoint", f"runs/{name}-whole", values=of.values) for of in (case.reference, case))
-        assert np.isclose(one["loss"], here["loss"], rtol=1e-6)
+        one, here = (evaluate(workspace, of.ranks, deck, "--checkpoint", f"runs/{name}-whole", values=[*of.values, as_run]) for of in (case.reference, case))
+        assert np.isclose(one["loss"], here["loss"], rtol=1e-6 if precision == "fp32" else 1e-2)
 
 
 def test_a_rate_of_zero_is_a_frozen_section(workspace):
