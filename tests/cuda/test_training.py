@@ -66,7 +66,8 @@ COLOCATED = {
     "alike": (1, "vlm_glyphs", ["section.language.layout.dp=1"]),
     "alike, ready": (2, "vlm_glyphs", ["section.vision.layout.dp=2", "section.language.layout.dp=2", "schedule.dispatch=ready"]),
     "frozen": (1, "vlm_glyphs", ["section.language.layout.dp=1", "section.vision.mode=forward", "section.vision.weights=runs/0"]),
-    "tp and cp by window": (2, "layouts", ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
+    "tp and cp by window": (2, "layouts", ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2",
+                                         'section.vision.freeze=["patch","layers.0"]', 'section.language.freeze=["layers.0.attention"]']),
     "cp and tp by messages": (2, "layouts", ["section.vision.layout.cp=2", "section.language.layout.tp=2", "run.transport=messages"]),
 }
 ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # work of a stream waits behind that of all others
@@ -98,9 +99,11 @@ def test_sums_do_not_wait_behind_exchanges(tmp_path, data):  # noqa: F811
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, data):  # noqa: F811
-    """Bit for bit: losses, the last checkpoint, and the one before, which one run wrote in the background and the other at its end."""
+    """Bit for bit: losses, the last checkpoint, and the one before, which one run wrote in the background and the other at its end. Some
+    weights are frozen, and copied once for all checkpoints."""
     (tmp_path / "data").symlink_to(data)
-    values = ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2", "run.device=cuda"]
+    values = ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2", "run.device=cuda",
+              'section.language.freeze=["embedding","layers.1.mlp"]']
     uninterrupted, _ = train(tmp_path, HOSTED, 2, *values, steps=4)
     train(tmp_path, HOSTED, 2, *values, steps=2)
     resumed, _ = train(tmp_path, HOSTED, 2, *values, steps=4, resume="runs/1")
