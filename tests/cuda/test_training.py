@@ -118,7 +118,7 @@ LAYOUTS = {
     "cp": (3, ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp": (3, ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
     "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2", "run.tp_overlap=always"]),
-    "lora": (3, ["section.vision.layout.tp=2", "section.language.layout.tp=1", "run.tp_overlap=always",
+    "lora": (3, ["run.tp_overlap=always",
                  *(f"section.{name}.{key}" for name in ("vision", "language") for key in ("weights=random", "lora.rank=4", "lora.alpha=16"))]),
     "pp": (4, ["section.vision.layout.pp=2", "section.language.layout.tp=1", "section.language.layout.pp=2"]),
 }
