@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 
 #include "model/decoding.hpp"
@@ -17,8 +18,10 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
+constexpr int kImage = 45;  ///< the token that stands for a picture
+
 struct Generated {
-    Ids prompt, tokens;
+    Ids prompt, tokens, sizes;  ///< sizes: height and width of each picture
 };
 
 Ids ids_of(const std::string& text) {
@@ -30,55 +33,120 @@ std::vector<Generated> read_generated(const std::string& folder) {
     std::ifstream file(folder + "/generated.txt");
     std::vector<Generated> all;
     for (std::string line; std::getline(file, line);) {
-        const std::size_t colon = line.find(':');
-        all.push_back({ids_of(line.substr(0, colon)), ids_of(line.substr(colon + 1))});
+        std::istringstream parts(line);
+        Generated& each = all.emplace_back();
+        for (Ids* ids : {&each.prompt, &each.tokens, &each.sizes})
+            if (std::string part; std::getline(parts, part, ':')) *ids = ids_of(part);
     }
     return all;
 }
 
-class Decoded : public testing::TestWithParam<std::string> {};
+/// The vision model of a deck whose section starts from the folder.
+model::ModelSpec vision_spec_of(const std::string& family) {
+    const std::string path = testing_support::folder_of(family) + "/config.json";
+    const std::string deck = fmt::format(
+        "[run]\noutput = \"run\"\n[data]\ntrain = \"x\"\nglobal_batch = 1\nsequence_length = 64\n[train]\n"
+        "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.v]\nkind = \"vision\"\n[model.l]\n[[section]]\n"
+        "name = \"v\"\nmodel = \"v\"\nweights = \"{0}\"\n[[section]]\nname = \"l\"\nmodel = \"l\"\nweights = "
+        "\"{0}\"\n[[edge]]\nfrom = \"v\"\nto = \"l\"\n",
+        family);
+    const auto keys = [&](const std::string&, const std::string& kind) {
+        return families::read_config(*read_text_file(path), path, kind);
+    };
+    return workload::make_scenario(config::parse_deck(deck, "deck.toml", {}, config::Command::train,
+                                                      config::Times::model, {}, keys))
+        .models.at(0);
+}
 
-TEST_P(Decoded, TokensAreThoseOfTransformers) {
-    const std::string folder = MAESTRO_SOURCE_DIR "/tests/golden/families/" + GetParam();
-    const model::ModelSpec spec = testing_support::spec_of_folder(GetParam());
-    const auto backend = backend::make_cpu(1);
-    model::Role role{};
-    role.section = "text";
-    role.loss = true;
-    role.trained = role.needs_backward = false;
-    const auto module = model::make_module(*backend, spec, role);
-    Pulse pulse;
-    load_folder(folder, spec, module->parameters(), pulse);
-    auto& language = dynamic_cast<model::Language&>(*module);
-    constexpr std::int64_t kRows = 64;
-    backend::Arena saved(*backend, std::size_t{4} << 20), scratch(*backend, std::size_t{4} << 20),
-        memory(*backend, model::decoding_bytes(spec, role, kRows, {}, parallel::single_rank_mesh()));
-    model::Continuation sequence = language.make_continuation(kRows, memory);
-    language.record(&sequence);
-    const std::vector<Generated> all = read_generated(folder);
-    EXPECT_EQ(all.size(), 4u);
-    for (const auto& [prompt, expected] : all) {
-        Ids tokens = prompt;
-        tokens.push_back(expected.front());
+/// The models of a folder, with its weights.
+class FolderModel {
+public:
+    explicit FolderModel(const std::string& family, bool pictures)
+        : folder_(testing_support::folder_of(family)), backend_(backend::make_cpu(1)) {
+        const model::ModelSpec spec = testing_support::spec_of_folder(family);
+        model::Role role{};
+        role.section = "text";
+        role.loss = true;
+        if (pictures) {
+            const model::ModelSpec vision = vision_spec_of(family);
+            role.inputs = {{EdgeTensor::embeddings, vision}};
+            role.marker = kImage;
+            model::Role encoder{};
+            encoder.section = "vision";
+            encoder.emits = true;
+            encoder.output_width = model::row_width(role.inputs[0], spec.width);
+            vision_ = load(vision, encoder);
+        }
+        language_ = load(spec, role);
+        constexpr std::int64_t kRows = 64;
+        role.trained = role.needs_backward = false;
+        memory_.emplace(*backend_,
+                        model::decoding_bytes(spec, role, kRows, {}, parallel::single_rank_mesh()));
+        sequence_.emplace(language().make_continuation(kRows, *memory_));
+    }
+
+    Ids decode(const Generated& expected) {
+        std::vector<std::vector<std::uint8_t>> pixels(expected.sizes.size() / 2);
+        std::vector<model::Picture> pictures;
+        for (std::size_t p = 0; p < pixels.size(); ++p) {
+            const std::int64_t height = expected.sizes[2 * p], width = expected.sizes[2 * p + 1];
+            for (std::int64_t i = 0; i < height * width * 3; ++i)
+                pixels[p].push_back(static_cast<std::uint8_t>(
+                    (5 * i * i + 31 * i + 17 * static_cast<std::int64_t>(p)) % 256));
+            pictures.push_back({pixels[p].data(), static_cast<int>(height), static_cast<int>(width)});
+        }
+        Ids tokens = expected.prompt;
+        tokens.push_back(expected.tokens.front());
         std::vector<float> weights(tokens.size(), 0.0f);
         weights.back() = 1;
         const std::vector<std::uint8_t> flags(tokens.size(), 0);
-        const model::SampleView sample{0, tokens, weights, flags, {}};
-        Tensor output;
+        const model::SampleView sample{0, tokens, weights, flags, pictures};
+        const model::Batch batch{.samples = {&sample, 1}, .train = false};
+        backend::Arena saved(*backend_, std::size_t{4} << 20), scratch(*backend_, std::size_t{4} << 20);
+        Tensor rows, none;
         model::Result result;
-        saved.reset();
-        scratch.reset();
-        language.forward({.samples = {&sample, 1}, .train = false}, {}, saved, scratch, output, result);
-        Ids answer{sequence.next_token};
-        while (answer.size() < expected.size()) {
-            language.decode(sequence, memory);
-            answer.push_back(sequence.next_token);
+        std::vector<std::vector<Tensor>> inputs;
+        if (vision_) {
+            vision_->forward(batch, {}, saved, scratch, rows, result);
+            inputs.push_back({rows});
         }
-        EXPECT_EQ(answer, expected);
+        language().record(&*sequence_);
+        language().forward(batch, inputs, saved, scratch, none, result);
+        Ids answer{sequence_->next_token};
+        while (answer.size() < expected.tokens.size()) {
+            language().decode(*sequence_, *memory_);
+            answer.push_back(sequence_->next_token);
+        }
+        return answer;
     }
+
+private:
+    std::unique_ptr<model::Module> load(const model::ModelSpec& spec, model::Role role) {
+        role.trained = role.needs_backward = false;
+        auto module = model::make_module(*backend_, spec, role);
+        Pulse pulse;
+        load_folder(folder_, spec, module->parameters(), pulse);
+        return module;
+    }
+    model::Language& language() { return dynamic_cast<model::Language&>(*language_); }
+
+    std::string folder_;
+    std::unique_ptr<backend::Backend> backend_;
+    std::unique_ptr<model::Module> vision_, language_;
+    std::optional<backend::Arena> memory_;
+    std::optional<model::Continuation> sequence_;
+};
+
+class Decoded : public testing::TestWithParam<std::string> {};
+
+TEST_P(Decoded, TokensAreThoseOfTransformers) {
+    const std::vector<Generated> all = read_generated(testing_support::folder_of(GetParam()));
+    ASSERT_EQ(all.size(), 4u);
+    FolderModel model(GetParam(), !all.front().sizes.empty());
+    for (const Generated& expected : all) EXPECT_EQ(model.decode(expected), expected.tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Decoded, testing::Values("llama", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Families, Decoded, testing::Values("llama", "qwen3", "qwen3_vl"),
                          [](const auto& each) { return each.param; });
 
 }  // namespace
