@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import DISTILL, FOUR_RANKS, ROOT, TEACHER, VLM, Workspace, mpirun, settings
+from test_folders import DECK, FAMILIES
 
 sys.path.insert(0, str(ROOT / "scripts/data"))
 from sample_file import Sample, SampleWriter  # noqa: E402
@@ -87,6 +89,30 @@ def test_answers_are_those_that_the_model_has_learned_in_every_layout(workspace,
         assert show(workspace, ranks, TEACHER, 2, [*CHATS, *(f"section.teacher.{key}" for key in layout)]) == found, layout
     bf16 = show(workspace, 2, TEACHER, 2, [*CHATS, "run.precision=bf16"])
     assert column(bf16, "answer") == expected
+
+
+def test_a_folder_answers_as_transformers_does_and_ends_with_its_eos_token(workspace, tokenizer):
+    """The line of generated.txt in which the folder's eos_token_id occurs. The learning rate leaves the weights as they are."""
+    shutil.copytree(FAMILIES / "llama", workspace.path / "model")
+    (workspace.path / "deck.toml").write_text(DECK)
+    eos = json.loads((workspace.path / "model/generation_config.json").read_text())["eos_token_id"]
+    lines = [[list(map(int, part.split())) for part in line.split(" : ")] for line in (workspace.path / "model/generated.txt").read_text().splitlines()]
+    prompt, generated = next(line for line in lines if eos in line[1])
+    expected = generated[: generated.index(eos) + 1]
+    writer = SampleWriter(workspace.path / "samples.h5", vocabulary=48, marker=47, tokenizer="huggingface",
+                          tokenizer_json=json.dumps({**tokenizer, "decoder": {"type": "WordPiece"}}).encode())  # fmt: skip
+    for _ in range(3):
+        sample = Sample()
+        sample.add(prompt, weight=0.0)
+        sample.add([7] * 8)  # whose last token is no end, because others are the same
+        writer.add(sample)
+    writer.close()
+    values = ["run.device=cpu", "data.validation=samples.h5"]
+    workspace.train(1, "deck.toml", "run", [*values, "train.steps=1", "optimizer.learning_rate=1e-12"])
+    found = show(workspace, 1, "deck.toml", 1, values)
+    assert column(found, "answer") == [" ".join(map(str, expected))] and f"{len(expected)} tokens" in "".join(found)
+    for ranks, layout in ((2, "tp=2"), (3, "dp=3")):
+        assert show(workspace, ranks, "deck.toml", 1, [*values, f"section.text.layout.{layout}"]) == found, layout
 
 
 def test_answers_to_pictures_are_the_same_in_every_layout(glyphs):
