@@ -44,11 +44,13 @@ public:
         for (const parallel::ParameterGroup& group : model_->parameters().groups()) {
             if (group.trainable() != trained) continue;
             std::int64_t elements = 0;
-            for (const parallel::Parameter* p : group.parameters()) elements += p->size();
+            for (const parallel::Parameter* p : group.parameters()) elements += most_elements(*p);
             const std::int64_t size = trained ? scales.of(elements) : 1;
+            const std::int64_t first = mesh_.tp().rank() * size;
             if (layer > 0) store_.begin_layer();
-            store_.declare(fmt::format("emulated.{}.{}.weight", role.stage.index, layer), {size},
-                           parallel::Init::zeros, trained, {{{0, size}}}, {0, 1});
+            store_.declare(fmt::format("emulated.{}.{}.weight", role.stage.index, layer),
+                           {mesh_.degrees().tp * size}, parallel::Init::zeros, trained,
+                           {{{first, first + size}}}, {0, 1});
             layer_of_[&group] = layer++;
             if (!trained) break;
         }
@@ -122,6 +124,12 @@ private:
         std::vector<std::int64_t> input_rows;  ///< by edge
         std::int64_t output_rows = 0;
     };
+    /// The most elements of a parameter of the model that a tp rank holds: the same on all of them.
+    std::int64_t most_elements(const parallel::Parameter& p) const {
+        if (!p.replicated.empty()) return p.size();
+        const std::int64_t tp = mesh_.degrees().tp;
+        return (whole(p.shape).size() + tp - 1) / tp;
+    }
     std::int64_t input_width(std::size_t edge) const {
         return model::row_width(role_.inputs[edge], spec_.width);
     }

@@ -120,6 +120,16 @@ def test_folders_that_do_not_fit_are_refused(space):
     assert not space.run("run").exists() or not list(space.run("run").glob("checkpoints/*"))
 
 
+def test_a_folder_without_weights_is_simulated_and_emulated(space):
+    """Sizes are enough, so that a layout can be tried before a large model is downloaded."""
+    (space.path / "model/model.safetensors").unlink()
+    cluster = ROOT / "inputs/clusters/h100.toml"
+    simulated = mpirun(1, "simulate", "deck.toml", "--cluster", cluster, "--set", "section.text.layout.tp=2", cwd=space.path)
+    assert simulated.returncode == 0 and json.loads(simulated.stdout.splitlines()[-1])["ranks"] == 2, simulated.stderr
+    train(space, 2, "emulated", ["tp=2"], ["run.device=emulated", f"emulated.cluster={cluster}"])
+    assert list(space.losses("emulated")) == sorted(space.losses("emulated"), reverse=True) and len(space.losses("emulated")) == 3
+
+
 def export(space, ranks, *arguments, expect=0):
     result = mpirun(ranks, "export", *arguments, cwd=space.path)
     assert result.returncode == expect, result.stdout + result.stderr
