@@ -71,6 +71,36 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("deck.toml:20:9: "));
 }
 
+TEST(Deck, AFolderThatIsMissingIsNamed) {
+    std::string text =
+        edited("layers = 4\nwidth = 128\nheads = 4\nkv_heads = 2\nhead_dim = 32\nmlp = 320\n", "");
+    const auto at = text.find("model = \"glyph-language\"");
+    text.insert(at, "weights = \"models/x\"\n");
+    const auto parse_with = [&](const std::string& folder, const std::string& more) {
+        return parse_deck(
+            text + more, "deck.toml", {}, Command::train, Times::model, {},
+            [&](const std::string& weights, const std::string&) {
+                using Keys = std::map<std::string, std::string>;
+                const Keys keys{{"layers", "4"}, {"width", "128"}, {"heads", "4"}, {"mlp", "320"}};
+                return weights == folder ? std::optional<Keys>(keys) : std::nullopt;
+            });
+    };
+    try {
+        parse_with("models/y", "");
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_THAT(error.what(),
+                    HasSubstr("section.language.weights: there is no models/x/config.json, from which "
+                              "[model.glyph-language] could take its missing keys"));
+        EXPECT_THAT(error.what(), HasSubstr("model.glyph-language.layers: missing"));
+    }
+    // The folder of one section gives the keys of another that has the same model and starts from a run.
+    const std::string frozen =
+        "[[section]]\nname = \"copy\"\nmodel = \"glyph-language\"\nmode = \"forward\"\nweights = "
+        "\"runs/a\"\n";
+    EXPECT_EQ(parse_with("models/x", frozen).models.at("glyph-language").layers, 4);
+}
+
 TEST(Deck, AllErrorsComeAtOnce) {
     std::string text = edited("steps = 960", "steps = 0");
     text.replace(text.find("precision = \"fp32\""), 18, "precision = \"fp99\"");
