@@ -14,6 +14,17 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// A message with texts of the file, which may be hostile: in ASCII if it is long, without control
+/// characters, and the middle left out.
+std::string readable(std::string message) {
+    constexpr std::size_t kBefore = 200, kAfter = 100;
+    const bool is_long = message.size() > kBefore + kAfter;
+    if (is_long) message = message.substr(0, kBefore) + "..." + message.substr(message.size() - kAfter);
+    for (char& c : message)
+        if (static_cast<unsigned char>(c) < ' ' || c == '\x7f' || (is_long && (c & 0x80) != 0)) c = '?';
+    return message;
+}
+
 /// Members of an object of the file, with errors that name the file and the key.
 class Object {
 public:
@@ -21,7 +32,7 @@ public:
         : members_(members), path_(std::move(path)), prefix_(std::move(prefix)) {}
 
     [[noreturn]] void refuse(std::string_view key, const std::string& what) const {
-        throw Error(ExitCode::bad_data, fmt::format("{}: {}{}: {}", path_, prefix_, key, what),
+        throw Error(ExitCode::bad_data, fmt::format("{}: {}{}: {}", path_, prefix_, key, readable(what)),
                     Scope::all_ranks);
     }
     /// Null where it is missing, or null in the file.
@@ -48,14 +59,14 @@ public:
         return value->get<double>();
     }
     std::int64_t count(const std::string& key) const {
-        if (!find(key)) refuse(key, "is missing");
+        if (!find(key)) refuse(key, "is missing; take the config.json that the model was published with");
         return count(key, 0);
     }
     std::int64_t count(const std::string& key, std::int64_t otherwise) const {
         const Json* value = find(key);
         if (!value) return otherwise;
-        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > std::uint64_t{1} << 31)
-            refuse(key, "has to be a whole number");
+        if (!value->is_number_unsigned() || value->get<std::uint64_t>() - 1 >= std::uint64_t{1} << 31)
+            refuse(key, "has to be a whole number from 1 on");
         return value->get<std::int64_t>();
     }
     Object object(const std::string& key) const {
@@ -173,13 +184,25 @@ void read_vision(const Object& config, ModelKeys& keys) {
 
 /// What every configuration has: an object of a family that is built.
 std::pair<Object, const Family*> read_root(std::string_view text, const std::string& path) {
-    const Json root = Json::parse(text, nullptr, false);
+    // Values are copied, which takes stack for each level.
+    constexpr int kMaxDepth = 16;
+    const auto is_flat = [&](int depth, Json::parse_event_t, const Json&) {
+        if (depth > kMaxDepth)
+            throw Error(
+                ExitCode::bad_data,
+                fmt::format("{}: its JSON has more than {} levels; download or convert the model again", path,
+                            kMaxDepth),
+                Scope::all_ranks);
+        return true;
+    };
+    const Json root = Json::parse(text, is_flat, false);
     if (!root.is_object())
         throw Error(ExitCode::bad_data,
                     fmt::format("{}: not a JSON object; download or convert the model again", path),
                     Scope::all_ranks);
     const Object config(root, path);
     const std::string type = config.text("model_type", "");
+    if (type.empty()) config.refuse("model_type", "is missing; name the folder of a whole model");
     const Family* const family = find_family(type);
     if (!family || family->model_type.empty())
         config.refuse("model_type", fmt::format("'{}' is not built; allowed: llama, qwen3, qwen3_vl", type));

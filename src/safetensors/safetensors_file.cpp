@@ -169,14 +169,18 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
     return found != all.end() && found->name == name ? &*found : nullptr;
 }
 
-void SafetensorsFile::read(const TensorInfo& tensor, std::span<const Extent> extents, float* values,
-                           Pulse& pulse) const {
+void SafetensorsFile::check_type(const TensorInfo& tensor) const {
     if (!is_readable(tensor.type))
         refuse(
             path(), tensor.name,
             fmt::format("its dtype is {}, and weights are BF16, F16, F32 or F64; take the model that was not "
                         "quantized, or convert it",
                         name_of(tensor.type)));
+}
+
+void SafetensorsFile::read(const TensorInfo& tensor, std::span<const Extent> extents, float* values,
+                           Pulse& pulse) const {
+    check_type(tensor);
     for (const Extent& extent : extents)
         MAESTRO_CHECK(extent.logical >= 0 && extent.count >= 0 && extent.local >= 0 &&
                           extent.logical <= tensor.elements &&

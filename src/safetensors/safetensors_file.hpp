@@ -27,6 +27,8 @@ public:
     /// nullptr where the file has none of this name.
     const TensorInfo* find(std::string_view name) const;
 
+    /// Throws Error(bad_data) for a tensor of a type that read() does not convert.
+    void check_type(const TensorInfo& tensor) const;
     /// Reads parts of a tensor of this file: for each extent, element `logical` + i of the tensor, counted
     /// row by row, becomes values[local + i]. `values` has room for all of them. Extents may come in any
     /// order, but those that ascend and lie close to each other, as the rows of a shard of columns do

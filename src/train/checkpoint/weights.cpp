@@ -77,24 +77,24 @@ void load_teacher_head(const std::string& checkpoint, const std::string& teacher
     load_shard(stored, tied ? "embedding.weight" : "head.weight", *head, student);
 }
 
-WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck,
-                         const workload::Scenario& scenario, Pulse& pulse) {
+void check_folders(const comm::Communicator& world, const config::Deck& deck,
+                   const workload::Scenario& scenario, Pulse& pulse) {
+    comm::agree(world, [&] {
+        if (world.rank() != 0) return;
+        for (std::size_t i = 0; i < deck.sections.size(); ++i) {
+            const config::Section& section = deck.sections[i];
+            if (section.from_folder) check_folder(section.weights, scenario.models[i], pulse);
+            if (!section.lora.weights.empty())
+                check_adapter_folder(section.lora.weights, scenario.models[i], section.lora.adapters, pulse);
+        }
+    });
+}
+
+WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck, Pulse& pulse) {
     WeightFiles files;
-    for (std::size_t i = 0; i < deck.sections.size(); ++i) {
-        const config::Section& section = deck.sections[i];
-        if (section.from_folder)
-            comm::agree(world, [&] {
-                if (world.rank() == 0) check_folder(section.weights, scenario.models[i], pulse);
-            });
-        else if (names_checkpoint(section) && !files.contains(section.weights))
+    for (const config::Section& section : deck.sections)
+        if (!section.from_folder && names_checkpoint(section) && !files.contains(section.weights))
             files[section.weights] = need_checkpoint(world, section.weights, pulse);
-        if (!section.lora.weights.empty())
-            comm::agree(world, [&] {
-                if (world.rank() == 0)
-                    check_adapter_folder(section.lora.weights, scenario.models[i], section.lora.adapters,
-                                         pulse);
-            });
-    }
     return files;
 }
 

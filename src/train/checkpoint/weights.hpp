@@ -14,10 +14,12 @@ namespace maestro::train {
 
 /// Verified checkpoints, by the value of the deck's `weights` keys.
 using WeightFiles = std::map<std::string, std::string>;
-/// Also checks the folders of published models that the deck names. Collective. Error(input_missing,
-/// bad_data, io_error).
-WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck,
-                         const workload::Scenario& scenario, Pulse& pulse);
+/// Collective, like the next one. Error(input_missing, bad_data, io_error).
+WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck, Pulse& pulse);
+/// Checks the folders of published models that the deck names, before memory is allocated for what they may
+/// only claim to hold.
+void check_folders(const comm::Communicator& world, const config::Deck& deck,
+                   const workload::Scenario& scenario, Pulse& pulse);
 
 /// Returns the name of the section in a verified checkpoint: `section`, or that of the only section it has.
 /// Error(bad_data).

@@ -11,7 +11,7 @@ namespace maestro::train {
 
 /// Returns the keys of [model.NAME] that weights/config.json determines for a model of `kind`, or nothing
 /// where there is no such file: then `weights` names something else. Collective; rank 0 reads.
-/// Error(bad_data, all_ranks).
+/// Error(input_missing, bad_data, io_error).
 std::optional<families::ModelKeys> folder_keys(const comm::Communicator& world, const std::string& weights,
                                                const std::string& kind);
 

@@ -124,7 +124,7 @@ void Job::open_edges() {
 
 void Job::load_initial() {
     if (preflight_.emulation()) return;  // an emulated module computes nothing, its weights stay zeros
-    const WeightFiles files = find_weights(context_.world, context_.deck, context_.scenario, context_.pulse);
+    const WeightFiles files = find_weights(context_.world, context_.deck, context_.pulse);
     comm::agree(context_.world, [&] {
         for (const auto& stage : stages_)
             load_initial_weights(context_.deck, context_.scenario, files, stage->section(),

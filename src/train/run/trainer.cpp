@@ -9,6 +9,7 @@
 #include "comm/signals.hpp"
 #include "graph/grid.hpp"
 #include "train/checkpoint/saver.hpp"
+#include "train/checkpoint/weights.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
 #include "train/run/failure.hpp"
@@ -266,6 +267,8 @@ void Trainer::report_times() const {
 
 ExitCode run_training(RunContext& context, const config::CommandLine& line, RunReport& report) {
     RunDirectory directory(context, line, report);
+    if (directory.checkpoint().empty() && context.deck.run.device != "emulated")
+        check_folders(context.world, context.deck, context.scenario, context.pulse);
     const Preflight preflight(context);
     const auto tell = [&](const std::vector<std::string>& lines) {
         for (const std::string& text : lines) log::info("{}", text);
