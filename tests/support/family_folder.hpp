@@ -39,6 +39,7 @@ public:
         return values;
     }
     bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+    std::vector<std::int64_t> shape(const std::string& name) const { return file_.find(name)->shape; }
     const std::vector<safetensors::TensorInfo>& tensors() const { return file_.tensors(); }
 
 private:
@@ -47,7 +48,7 @@ private:
     std::ifstream bytes_;
 };
 
-/// The samples of a reference.
+/// The samples of a reference, in its order.
 class FamilySamples {
 public:
     explicit FamilySamples(FamilyReference& reference) {
@@ -58,9 +59,18 @@ public:
             weights_.emplace_back(each.begin(), each.end());
             flags_.emplace_back(ids.size(), 0);
             weight_ = std::accumulate(each.begin(), each.end(), weight_);
+            pictures_.emplace_back();
+            for (int p = 0; reference.has(fmt::format("picture.{}.{}", s, p)); ++p) {
+                const std::string name = fmt::format("picture.{}.{}", s, p);
+                pixels_.push_back(reference.read<std::uint8_t>(name));
+                const auto shape = reference.shape(name);
+                pictures_.back().push_back(
+                    {pixels_.back().data(), static_cast<int>(shape[0]), static_cast<int>(shape[1])});
+            }
         }
         for (std::size_t s = 0; s < tokens_.size(); ++s)
-            views_.push_back({static_cast<std::int64_t>(s), tokens_[s], weights_[s], flags_[s], {}});
+            views_.push_back(
+                {static_cast<std::int64_t>(s), tokens_[s], weights_[s], flags_[s], pictures_[s]});
     }
     const std::vector<model::SampleView>& views() const { return views_; }
     double weight() const { return weight_; }  ///< the sum of the loss weights
@@ -69,24 +79,40 @@ private:
     std::deque<std::vector<std::int32_t>> tokens_;
     std::deque<std::vector<float>> weights_;
     std::deque<std::vector<std::uint8_t>> flags_;
+    std::deque<std::vector<std::uint8_t>> pixels_;
+    std::deque<std::vector<model::Picture>> pictures_;
     std::vector<model::SampleView> views_;
     double weight_ = 0;
 };
 
-/// The model of a deck whose section starts from the folder.
-inline model::ModelSpec spec_of_folder(const std::string& family) {
-    const std::string deck = fmt::format(
+/// The token of the reference's samples that stands for a picture (image_token_id).
+inline constexpr int kFamilyMarker = 45;
+
+/// The models of a deck whose sections start from the folder: the language model, and the vision model where
+/// the folder has one.
+inline std::vector<model::ModelSpec> specs_of_folder(const std::string& family,
+                                                     const std::string& config = "config.json") {
+    const std::string path = folder_of(family) + "/" + config;
+    const std::string text = *read_text_file(path);
+    std::vector<std::string> kinds{"language"};
+    if (families::read_config(text, path, "vision").at("kind") == "vision") kinds.emplace_back("vision");
+    std::string deck =
         "[run]\noutput = \"run\"\n[data]\ntrain = \"x\"\nglobal_batch = 1\nsequence_length = 64\n[train]\n"
-        "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.llm]\n[[section]]\nname = \"text\"\nmodel = "
-        "\"llm\"\nweights = \"{}\"\n",
-        family);
-    const auto keys = [&](const std::string& folder, const std::string& kind) {
-        const std::string path = folder_of(folder) + "/config.json";
-        return families::read_config(*read_text_file(path), path, kind);
+        "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n";
+    for (const std::string& kind : kinds)
+        deck += fmt::format(
+            "[model.{0}]\nkind = \"{0}\"\n[[section]]\nname = \"{0}\"\nmodel = \"{0}\"\nweights = \"{1}\"\n",
+            kind, family);
+    if (kinds.size() > 1) deck += "[[edge]]\nfrom = \"vision\"\nto = \"language\"\n";
+    const auto keys = [&](const std::string&, const std::string& kind) {
+        return families::read_config(text, path, kind);
     };
     const config::Deck read =
         config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys);
-    return workload::make_scenario(read).models.at(0);
+    return workload::make_scenario(read).models;
+}
+inline model::ModelSpec spec_of_folder(const std::string& family) {
+    return specs_of_folder(family).front();
 }
 
 }  // namespace maestro::testing_support

@@ -3,114 +3,19 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <deque>
-#include <fstream>
 #include <numeric>
 
 #include "base/error.hpp"
-#include "base/text_file.hpp"
-#include "families/family.hpp"
-#include "model/module.hpp"
-#include "safetensors/safetensors_file.hpp"
+#include "support/family_folder.hpp"
 #include "train/checkpoint/folder_weights.hpp"
-#include "workload/scenario.hpp"
 
 namespace maestro::train::test {
 namespace {
 
-std::string folder_of(const std::string& family) {
-    return std::string(MAESTRO_SOURCE_DIR "/tests/golden/families/") + family;
-}
-
-/// What transformers computed. Values are read as they are stored, because the reader of weights rounds f64.
-class Reference {
-public:
-    explicit Reference(const std::string& family)
-        : file_(folder_of(family) + "/reference.safetensors", pulse_),
-          bytes_(file_.path(), std::ios::binary) {}
-    template <class T>
-    std::vector<T> read(const std::string& name) {
-        const safetensors::TensorInfo* const info = file_.find(name);
-        EXPECT_TRUE(info) << name;
-        std::vector<T> values(info ? static_cast<std::size_t>(info->elements) : 0);
-        if (!info) return values;
-        bytes_.seekg(static_cast<std::streamoff>(info->offset));
-        bytes_.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(info->bytes));
-        return values;
-    }
-    bool has(const std::string& name) const { return file_.find(name) != nullptr; }
-    std::vector<std::int64_t> shape(const std::string& name) const { return file_.find(name)->shape; }
-
-private:
-    Pulse pulse_;
-    safetensors::SafetensorsFile file_;
-    std::ifstream bytes_;
-};
-
-/// The models of a deck whose sections start from the folder: the language model, and the vision model where
-/// it has one.
-std::vector<model::ModelSpec> specs_of_folder(const std::string& family,
-                                              const std::string& config = "config.json") {
-    const std::string path = folder_of(family) + "/" + config;
-    const std::string text = *read_text_file(path);
-    std::string deck =
-        "[run]\noutput = \"run\"\n[data]\ntrain = \"x\"\nglobal_batch = 1\nsequence_length = "
-        "64\n[train]\nsteps = 1\n[optimizer]\nlearning_rate = 1e-3\n";
-    std::vector<std::string> kinds{"language"};
-    if (families::read_config(text, path, "vision").at("kind") == "vision") kinds.emplace_back("vision");
-    for (const std::string& kind : kinds)
-        deck += fmt::format(
-            "[model.{0}]\nkind = \"{0}\"\n[[section]]\nname = \"{0}\"\nmodel = \"{0}\"\nweights = \"{1}\"\n",
-            kind, family);
-    if (kinds.size() > 1) deck += "[[edge]]\nfrom = \"vision\"\nto = \"language\"\n";
-    const auto keys = [&](const std::string&, const std::string& kind) {
-        return families::read_config(text, path, kind);
-    };
-    const config::Deck read =
-        config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys);
-    return workload::make_scenario(read).models;
-}
-model::ModelSpec spec_of_folder(const std::string& family) {
-    return specs_of_folder(family).front();
-}
-
-/// The samples of a reference.
-class Samples {
-public:
-    explicit Samples(Reference& reference) {
-        for (int s = 0; reference.has(fmt::format("tokens.{}", s)); ++s) {
-            const auto ids = reference.read<std::int64_t>(fmt::format("tokens.{}", s));
-            const auto each = reference.read<double>(fmt::format("weights.{}", s));
-            tokens_.emplace_back(ids.begin(), ids.end());
-            weights_.emplace_back(each.begin(), each.end());
-            flags_.emplace_back(ids.size(), 0);
-            sum_ = std::accumulate(each.begin(), each.end(), sum_);
-            pictures_.emplace_back();
-            for (int p = 0; reference.has(fmt::format("picture.{}.{}", s, p)); ++p) {
-                const std::string name = fmt::format("picture.{}.{}", s, p);
-                pixels_.push_back(reference.read<std::uint8_t>(name));
-                const auto shape = reference.shape(name);
-                pictures_.back().push_back(
-                    {pixels_.back().data(), static_cast<int>(shape[0]), static_cast<int>(shape[1])});
-            }
-        }
-        for (std::size_t s = 0; s < tokens_.size(); ++s)
-            views_.push_back(
-                {static_cast<std::int64_t>(s), tokens_[s], weights_[s], flags_[s], pictures_[s]});
-    }
-    model::Batch batch() const { return {.samples = views_, .loss_scale = 1 / sum_}; }
-    std::size_t size() const { return views_.size(); }
-    std::int64_t pictures(std::size_t s) const { return static_cast<std::int64_t>(pictures_[s].size()); }
-
-private:
-    std::vector<std::vector<std::int32_t>> tokens_;
-    std::vector<std::vector<float>> weights_;
-    std::vector<std::vector<std::uint8_t>> flags_;
-    std::deque<std::vector<std::uint8_t>> pixels_;
-    std::vector<std::vector<model::Picture>> pictures_;
-    std::vector<model::SampleView> views_;
-    double sum_ = 0;
-};
+using testing_support::FamilyReference;
+using testing_support::FamilySamples;
+using testing_support::folder_of;
+using testing_support::specs_of_folder;
 
 double norm_of(std::span<const double> values) {
     return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
@@ -124,7 +29,7 @@ double distance(std::span<const double> found, std::span<const double> expected)
 
 /// Compares every gradient of the module with that of transformers.
 void expect_gradients(const model::ModelSpec& spec, const parallel::ParameterStore& store,
-                      Reference& reference) {
+                      FamilyReference& reference) {
     for (const parallel::Parameter& p : store.parameters()) {
         std::vector<double> found(static_cast<std::size_t>(p.size()));
         store.backend().download(p.gradient, found.data());
@@ -162,10 +67,10 @@ std::unique_ptr<model::Module> load(backend::Backend& backend, const std::string
 TEST_P(Folder, GivesTheLossAndEveryGradientOfTransformers) {
     const std::vector<model::ModelSpec> specs = specs_of_folder(GetParam());
     const auto backend = backend::make_cpu(1);
-    Reference reference(GetParam());
-    const Samples samples(reference);
-    ASSERT_EQ(samples.size(), 3u);
-    const model::Batch batch = samples.batch();
+    FamilyReference reference(GetParam());
+    const FamilySamples samples(reference);
+    ASSERT_EQ(samples.views().size(), 3u);
+    const model::Batch batch{.samples = samples.views(), .loss_scale = 1 / samples.weight()};
     backend::Arena saved(*backend, std::size_t{16} << 20), scratch(*backend, std::size_t{16} << 20);
     model::Result result;
 
@@ -178,7 +83,7 @@ TEST_P(Folder, GivesTheLossAndEveryGradientOfTransformers) {
     std::vector<Tensor> d_inputs;
     if (specs.size() > 1) {
         role.inputs = {{EdgeTensor::embeddings, specs[1]}};
-        role.marker = 45;  // image_token_id
+        role.marker = testing_support::kFamilyMarker;
         model::Role encoder{};
         encoder.section = "vision";
         encoder.emits = true;
@@ -189,12 +94,12 @@ TEST_P(Folder, GivesTheLossAndEveryGradientOfTransformers) {
         inputs.emplace_back();
         std::int64_t row = 0;
         const int width = specs[0].width;
-        for (std::size_t s = 0; s < samples.size(); ++s) {
+        for (const model::SampleView& sample : samples.views()) {
             const std::int64_t first = row;
-            for (std::int64_t p = 0; p < samples.pictures(s); ++p) {
-                std::vector<std::string> blocks{fmt::format("vision.{}.{}", s, p)};
+            for (std::size_t p = 0; p < sample.pictures.size(); ++p) {
+                std::vector<std::string> blocks{fmt::format("vision.{}.{}", sample.id, p)};
                 for (std::size_t i = 0; i < specs[1].deepstack.size(); ++i)
-                    blocks.push_back(fmt::format("deepstack.{}.{}.{}", s, p, i));
+                    blocks.push_back(fmt::format("deepstack.{}.{}.{}", sample.id, p, i));
                 std::int64_t tokens = 0;
                 for (std::size_t block = 0; block < blocks.size(); ++block) {
                     const auto expected = reference.read<double>(blocks[block]);
@@ -228,7 +133,7 @@ TEST_P(Folder, GivesTheLossAndEveryGradientOfTransformers) {
 }
 
 TEST(Folders, AreRefusedForTensorsThatTheModelDoesNotUse) {
-    model::ModelSpec spec = spec_of_folder("qwen3");
+    model::ModelSpec spec = testing_support::spec_of_folder("qwen3");
     spec.layers = 1;
     Pulse pulse;
     try {
