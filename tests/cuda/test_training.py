@@ -17,6 +17,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
 from launched import ranks_of  # noqa: E402
 
+sys.path.insert(0, str(ROOT / "tests/system"))
+from test_vision_folders import make_workspace  # noqa: E402
+
 HOSTED = os.environ.get("MAESTRO_HOSTED", str(ROOT / "build/cpu-release/maestro_hosted"))
 HOSTED_GPU_MPI = os.environ.get("MAESTRO_HOSTED_GPU_MPI", str(ROOT / "build/cpu-release/maestro_hosted_gpu_mpi"))
 STEPS, TOLERANCE = 2, 1e-5
@@ -28,7 +31,7 @@ def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEP
     arguments = ["--resume", "auto"] if resume else []
     values = (f"data.global_batch={24 if deck == 'vlm_glyphs' else 12}", *values)  # small, because the simulation is slow
     arguments += [word for value in (f"train.steps={steps}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
-    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *arguments],
+    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / "inputs" / f"{deck}.toml"), *arguments],
                           cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus), **environment}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with h5py.File(folder / output / "metrics.h5") as file:
@@ -165,6 +168,24 @@ def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
         found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=gpus)
         line = next(line for line in log.splitlines() if re.search("section language( stage 0)?:", line))
         assert re.search(transport_pattern, line) and reason in line, line
+        check(found, expected, f"{layout} on {gpus} GPUs")
+
+
+TOWERS = {
+    "tp to cp": (4, ["section.vision.layout.tp=2", "section.language.layout.cp=2"]),
+    "cp to stages": (4, ["section.vision.layout.cp=2", "section.language.layout.pp=2", "section.language.layout.stages=[2,1]"]),
+}
+
+
+@pytest.mark.parametrize("layout", quick_ones(TOWERS, "tp to cp"))
+def test_losses_of_a_folder_with_a_tower(tmp_path, layout):
+    """Qwen3-VL: learned positions, LayerNorm, GELU and biases, and an edge that carries rows of several layers."""
+    make_workspace(tmp_path)
+    ranks, values = TOWERS[layout]
+    values = ["data.global_batch=3", *values]
+    expected, _ = train(tmp_path, BINARY, ranks, *values, deck=tmp_path / "deck")
+    for gpus in (1, ranks):
+        found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=tmp_path / "deck", gpus=gpus)
         check(found, expected, f"{layout} on {gpus} GPUs")
 
 

@@ -37,12 +37,12 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture
-def space(tmp_path):
-    shutil.copytree(FAMILY, tmp_path / "model")
-    (tmp_path / "deck.toml").write_text(VL_DECK)
+def make_workspace(path):
+    """A working directory with the folder "model", the deck, and the samples of the reference."""
+    shutil.copytree(FAMILY, path / "model")
+    (path / "deck.toml").write_text(VL_DECK)
     reference = Safetensors(FAMILY / "reference.safetensors")
-    writer = SampleWriter(tmp_path / "samples.h5", vocabulary=48, marker=MARKER, channels=3)
+    writer = SampleWriter(path / "samples.h5", vocabulary=48, marker=MARKER, channels=3)
     for s in range(3):
         sample, pictures = Sample(), 0
         for token, weight in zip(reference[f"tokens.{s}"].tolist(), reference[f"weights.{s}"].tolist()):
@@ -53,7 +53,12 @@ def space(tmp_path):
                 sample.add([token], weight=weight)
         writer.add(sample)
     writer.close()
-    return Workspace(tmp_path)
+    return Workspace(path)
+
+
+@pytest.fixture
+def space(tmp_path):
+    return make_workspace(tmp_path)
 
 
 def train(space, ranks, name, layout=(), values=(), expect=0):
