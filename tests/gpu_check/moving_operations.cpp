@@ -65,6 +65,16 @@ std::vector<std::uint8_t> some_pixels(std::int64_t count) {
     return list;
 }
 
+Run patchify(Workbench& w, DType t, const Sizes& s, PatchOrder order) {
+    constexpr std::int64_t kPatch = 14, kMerge = 2, kChannels = 3;
+    const std::int64_t height = s.rows, width = s.columns / 4;
+    const Tensor pixels = w.list(some_pixels(height * width * kChannels)),
+                 patches = w.result(t, {ops::picture_patches(height, width, kPatch, kMerge),
+                                        frames_of(order) * kPatch * kPatch * kChannels});
+    return
+        [=, &w] { ops::patchify(w.b, pixels, height, width, kChannels, kPatch, kMerge, order, 0, patches); };
+}
+
 std::vector<Operation> blocks() {
     return {
         {"copy_columns", kMemory, kAll,
@@ -73,17 +83,9 @@ std::vector<Operation> blocks() {
              return [=, &w] { ops::copy_columns(w.b, {x, s.columns}, {y, 8}, s.columns); };
          }},
         {"patchify", kMemory, kAll,
-         [](Workbench& w, DType t, const Sizes& s) -> Run {
-             constexpr std::int64_t kPatch = 14, kMerge = 2, kChannels = 3;
-             const std::int64_t height = s.rows, width = s.columns / 4;
-             const Tensor pixels = w.list(some_pixels(height * width * kChannels)),
-                          patches = w.result(t, {ops::picture_patches(height, width, kPatch, kMerge),
-                                                 kPatch * kPatch * kChannels});
-             return [=, &w] {
-                 ops::patchify(w.b, pixels, height, width, kChannels, kPatch, kMerge, PatchOrder::pixels, 0,
-                               patches);
-             };
-         }},
+         [](Workbench& w, DType t, const Sizes& s) { return patchify(w, t, s, PatchOrder::pixels); }},
+        {"patchify, film", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) { return patchify(w, t, s, PatchOrder::film); }},
     };
 }
 
