@@ -181,15 +181,7 @@ void DeckReader::complete_models(Deck& deck) {
     for (Section& s : deck.sections) {
         if (s.weights.empty() || !deck.models.contains(s.model)) continue;
         const auto keys = folder_keys_(s.weights, deck.models.at(s.model).kind);
-        if (!keys) {
-            if (s.weights != "random" && !tables_.places().contains("model." + s.model + ".layers"))
-                fail_at(
-                    "section." + s.name + ".weights",
-                    fmt::format("there is no {}/config.json, from which model.{} would take its sizes; name "
-                                "the folder of a model, or give the sizes",
-                                s.weights, s.model));
-            continue;
-        }
+        if (!keys) continue;
         s.from_folder = true;
         for (const auto& [key, value] : *keys)
             tables_.complete("model." + s.model + "." + key, value, s.weights + "/config.json");

@@ -139,7 +139,7 @@ def test_hostile_configurations_are_refused(space):
     (space.path / "model/adapter_config.json").write_text("{}")
     refused(space, 65, "model: it holds a LoRA adapter and no model; merge the adapter")
     (space.path / "model").rename(space.path / "elsewhere")
-    refused(space, 78, "there is no model/config.json, from which model.text would take its sizes")
+    refused(space, 78, "there is no model/config.json, from which [model.text] could take its missing keys")
 
 
 @pytest.mark.parametrize("family", ["qwen3"])
