@@ -5,6 +5,7 @@
 // A tower and its language model are connected by hand, because channels have separate tests: the rows that
 // the ranks of the tower output are summed into one table of all picture tokens, from which each rank of the
 // language model takes those that it holds. Their gradients go back in the same way.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -231,14 +232,20 @@ private:
     std::vector<double> values_;
 };
 
-/// The sums of the gradients over all ranks and stages, by the tensors of the folder. Of copies the first one
+/// The gradient of a tensor, and how many ranks and stages have each of its elements. Of copies the first one
 /// counts.
-std::map<std::string, std::vector<double>> sum_gradients(const comm::Communicator& world, Family& family,
-                                                         const std::vector<Section*>& sections) {
-    std::map<std::string, std::vector<double>> sums;
-    for (const safetensors::TensorInfo& tensor : family.reference.tensors())
-        if (tensor.name.starts_with("gradient."))
-            sums[tensor.name].resize(static_cast<std::size_t>(tensor.elements));
+struct Gradient {
+    std::vector<double> sum, holders;
+};
+
+/// The sums of the gradients over all ranks and stages, by the tensors of the folder.
+std::map<std::string, Gradient> sum_gradients(const comm::Communicator& world, Family& family,
+                                              const std::vector<Section*>& sections) {
+    std::map<std::string, Gradient> gradients;
+    for (const safetensors::TensorInfo& tensor : family.reference.tensors()) {
+        const std::vector<double> zeros(static_cast<std::size_t>(tensor.elements));
+        if (tensor.name.starts_with("gradient.")) gradients[tensor.name] = {zeros, zeros};
+    }
     const auto add = [&](const model::ModelSpec& spec, const ParameterStore& store, const Parameter& p) {
         const auto values = testing_support::read_elements(store.backend(), p.gradient);
         const auto pieces = families::pieces_of(spec, p.name, p.shape);
@@ -248,9 +255,12 @@ std::map<std::string, std::vector<double>> sum_gradients(const comm::Communicato
             const auto extents = extents_of(p.shape, p.shard, range);
             const auto by_piece = families::extents_by_piece(pieces, whole(p.shape).columns.size(), extents);
             for (std::size_t i = 0; i < pieces.size(); ++i) {
-                std::vector<double>& sum = sums.at("gradient." + pieces[i].tensor);
+                Gradient& gradient = gradients.at("gradient." + pieces[i].tensor);
                 for (const Extent& e : by_piece[i])
-                    for (std::int64_t k = 0; k < e.count; ++k) sum.at(e.logical + k) += values[e.local + k];
+                    for (std::int64_t k = 0; k < e.count; ++k) {
+                        gradient.sum.at(e.logical + k) += values[e.local + k];
+                        ++gradient.holders.at(e.logical + k);
+                    }
             }
         }
     };
@@ -260,8 +270,11 @@ std::map<std::string, std::vector<double>> sum_gradients(const comm::Communicato
             for (ParameterGroup& group : store.groups()) group.reduce_gradients(stage->scratch);
             for (const Parameter& p : store.parameters()) add(section->spec(), store, p);
         }
-    for (auto& [name, sum] : sums) world.allreduce_sum(std::span(sum));
-    return sums;
+    for (auto& [name, gradient] : gradients) {
+        world.allreduce_sum(std::span(gradient.sum));
+        world.allreduce_sum(std::span(gradient.holders));
+    }
+    return gradients;
 }
 
 /// How far some values are from those that are expected.
@@ -427,10 +440,14 @@ void run(const comm::Communicator& world, Family& family, const Layout& layout, 
     logits.check(world, precision.logits, what);
     std::vector<Section*> sections{&language};
     if (tower) sections.push_back(&*tower);
-    for (const auto& [name, found] : sum_gradients(world, family, sections)) {
+    for (const auto& [name, gradient] : sum_gradients(world, family, sections)) {
+        // A tied embedding is in the first and in the last stage, each of which has a part of the gradient.
+        const auto [least, most] = std::minmax_element(gradient.holders.begin(), gradient.holders.end());
+        MAESTRO_CHECK(*least >= 1 && *most <= layout.pp, "{}: {} to {} ranks have an element of {}", what,
+                      *least, *most, name);
         Distance distance;
         const auto values = family.reference.read<double>(name);
-        for (std::size_t i = 0; i < values.size(); ++i) distance.add(found[i], values[i]);
+        for (std::size_t i = 0; i < values.size(); ++i) distance.add(gradient.sum[i], values[i]);
         MAESTRO_CHECK(distance.norm_squares > 1e-6, "{}: {} is zero", what, name);
         MAESTRO_CHECK(distance.relative() <= precision.gradients, "{}: {} differs by {:.2g}", what, name,
                       distance.relative());
