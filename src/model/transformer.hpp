@@ -1,5 +1,5 @@
-// A stack of pre-norm transformer layers in the Qwen3 form (RMSNorm on queries and keys, rotary positions,
-// SwiGLU) over packed sequences, for vision and language models.
+// A stack of pre-norm transformer layers with rotary positions over packed sequences, for vision and language
+// models. Norms, biases and the MLP are those of the model's LayerForm.
 //
 // Shape letters: T rows of this cp rank's slice, `local` of them held by this rank between the GEMMs
 // (sequence parallelism, see language.hpp), C model width, H query heads, K KV heads and D channels a head.
