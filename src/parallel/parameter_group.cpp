@@ -229,9 +229,13 @@ void ParameterGroup::set_weights(const Parameter& parameter, Range range, const 
     if (range.size() <= 0) return;
     const Tensor target = weights_.slice(parameter.offset + range.begin, parameter.offset + range.end);
     if (values.dtype == weights_.dtype) return backend_.upload(values.data, target);
-    const backend::Buffer buffer(backend_, values.bytes());
-    const Tensor uploaded(buffer.data(), values.dtype, {values.size()});
-    backend_.upload(values.data, uploaded);
+    backend::Buffer buffer;
+    Tensor uploaded = values;
+    if (!backend_.shares_memory()) {
+        buffer = backend::Buffer(backend_, values.bytes());
+        uploaded.data = buffer.data();
+        backend_.upload(values.data, uploaded);
+    }
     ops::convert(backend_, uploaded, target);
     const Range in_shard = shard_of(parameter),
                 kept{std::max(range.begin, in_shard.begin), std::min(range.end, in_shard.end)};

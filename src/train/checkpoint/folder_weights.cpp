@@ -116,8 +116,7 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
 }
 
 void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read) {
-    // Elements, 2 MiB. With 16 MiB the heap grew by 100 MiB: small allocations split the blocks that were
-    // freed.
+    // Elements, 2 MiB: what small allocations leave of larger blocks on the heap does not fit the next ones.
     constexpr std::int64_t kBlock = 1 << 19;
     const parallel::ParameterGroup& group = store.group_of(p);
     const Range held = group.shard_of(p);
