@@ -82,6 +82,12 @@ std::vector<Operation> blocks() {
              const Tensor x = w.random(t, {s.rows, 2 * s.columns}), y = w.sum(t, {s.rows, s.columns + 8});
              return [=, &w] { ops::copy_columns(w.b, {x, s.columns}, {y, 8}, s.columns); };
          }},
+        {"copy_columns, added to rows", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor places = w.list(w.indices(s.rows, s.rows, true)),
+                          x = w.random(t, {s.rows, 2 * s.columns}), y = w.sum(t, {s.rows, s.columns});
+             return [=, &w] { ops::copy_columns(w.b, {x, s.columns}, {y, 0, places}, s.columns, true); };
+         }},
         {"patchify", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) { return patchify(w, t, s, PatchOrder::pixels); }},
         {"patchify, film", kMemory, kAll,
