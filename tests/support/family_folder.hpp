@@ -73,6 +73,7 @@ public:
                 {static_cast<std::int64_t>(s), tokens_[s], weights_[s], flags_[s], pictures_[s]});
     }
     const std::vector<model::SampleView>& views() const { return views_; }
+    model::Batch batch() const { return {.samples = views_, .loss_scale = 1 / weight_}; }
     double weight() const { return weight_; }  ///< the sum of the loss weights
 
 private:
@@ -88,10 +89,11 @@ private:
 /// The token of the reference's samples that stands for a picture (image_token_id).
 inline constexpr int kFamilyMarker = 45;
 
-/// The models of a deck whose sections start from the folder: the language model, and the vision model where
-/// the folder has one.
-inline std::vector<model::ModelSpec> specs_of_folder(const std::string& family,
-                                                     const std::string& config = "config.json") {
+/// A deck whose sections start from the folder: the language model, and the vision model where the folder has
+/// one. `more`: further lines of the language section.
+inline workload::Scenario scenario_of_folder(const std::string& family,
+                                             const std::string& config = "config.json",
+                                             const std::string& more = "") {
     const std::string path = folder_of(family) + "/" + config;
     const std::string text = *read_text_file(path);
     std::vector<std::string> kinds{"language"};
@@ -101,15 +103,21 @@ inline std::vector<model::ModelSpec> specs_of_folder(const std::string& family,
         "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n";
     for (const std::string& kind : kinds)
         deck += fmt::format(
-            "[model.{0}]\nkind = \"{0}\"\n[[section]]\nname = \"{0}\"\nmodel = \"{0}\"\nweights = \"{1}\"\n",
-            kind, family);
+            "[model.{0}]\nkind = \"{0}\"\n[[section]]\nname = \"{0}\"\nmodel = \"{0}\"\nweights = "
+            "\"{1}\"\n{2}",
+            kind, family, kind == "language" ? more : "");
     if (kinds.size() > 1) deck += "[[edge]]\nfrom = \"vision\"\nto = \"language\"\n";
     const auto keys = [&](const std::string&, const std::string& kind) {
         return families::read_config(text, path, kind);
     };
     const config::Deck read =
         config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys);
-    return workload::make_scenario(read).models;
+    return workload::make_scenario(read);
+}
+/// Its models, the language model first.
+inline std::vector<model::ModelSpec> specs_of_folder(const std::string& family,
+                                                     const std::string& config = "config.json") {
+    return scenario_of_folder(family, config).models;
 }
 inline model::ModelSpec spec_of_folder(const std::string& family) {
     return specs_of_folder(family).front();

@@ -70,7 +70,7 @@ TEST_P(Folder, GivesTheLossAndEveryGradientOfTransformers) {
     FamilyReference reference(GetParam());
     const FamilySamples samples(reference);
     ASSERT_EQ(samples.views().size(), 3u);
-    const model::Batch batch{.samples = samples.views(), .loss_scale = 1 / samples.weight()};
+    const model::Batch batch = samples.batch();
     backend::Arena saved(*backend, std::size_t{16} << 20), scratch(*backend, std::size_t{16} << 20);
     model::Result result;
 

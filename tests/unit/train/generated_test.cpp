@@ -41,23 +41,6 @@ std::vector<Generated> read_generated(const std::string& folder) {
     return all;
 }
 
-/// The vision model of a deck whose section starts from the folder.
-model::ModelSpec vision_spec_of(const std::string& family) {
-    const std::string path = testing_support::folder_of(family) + "/config.json";
-    const std::string deck = fmt::format(
-        "[run]\noutput = \"run\"\n[data]\ntrain = \"x\"\nglobal_batch = 1\nsequence_length = 64\n[train]\n"
-        "steps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.v]\nkind = \"vision\"\n[model.l]\n[[section]]\n"
-        "name = \"v\"\nmodel = \"v\"\nweights = \"{0}\"\n[[section]]\nname = \"l\"\nmodel = \"l\"\nweights = "
-        "\"{0}\"\n[[edge]]\nfrom = \"v\"\nto = \"l\"\n",
-        family);
-    const auto keys = [&](const std::string&, const std::string& kind) {
-        return families::read_config(*read_text_file(path), path, kind);
-    };
-    return workload::make_scenario(config::parse_deck(deck, "deck.toml", {}, config::Command::train,
-                                                      config::Times::model, {}, keys))
-        .models.at(0);
-}
-
 /// The models of a folder, with its weights.
 class FolderModel {
 public:
@@ -68,7 +51,7 @@ public:
         role.section = "text";
         role.loss = true;
         if (pictures) {
-            const model::ModelSpec vision = vision_spec_of(family);
+            const model::ModelSpec vision = testing_support::specs_of_folder(family).at(1);
             role.inputs = {{EdgeTensor::embeddings, vision}};
             role.marker = kImage;
             model::Role encoder{};

@@ -3,47 +3,22 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <fstream>
-#include <numeric>
 #include <optional>
 
 #include "base/error.hpp"
-#include "base/text_file.hpp"
 #include "families/family.hpp"
 #include "model/module.hpp"
 #include "parallel/low_rank_adapter.hpp"
-#include "safetensors/safetensors_file.hpp"
+#include "support/family_folder.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
 #include "train/checkpoint/folder_weights.hpp"
-#include "workload/scenario.hpp"
 
 namespace maestro::train::test {
 namespace {
 
-std::string folder_of(const std::string& name) {
-    return std::string(MAESTRO_SOURCE_DIR "/tests/golden/families/") + name;
-}
-
-/// Values as they are stored: the reader of weights rounds f64.
-class Reference {
-public:
-    explicit Reference(const std::string& name)
-        : file_(folder_of(name) + "/reference.safetensors", pulse_), bytes_(file_.path(), std::ios::binary) {}
-    bool has(const std::string& name) const { return file_.find(name) != nullptr; }
-    template <class T>
-    std::vector<T> read(const std::string& name) {
-        const safetensors::TensorInfo& info = *file_.find(name);
-        std::vector<T> values(static_cast<std::size_t>(info.elements));
-        bytes_.seekg(static_cast<std::streamoff>(info.offset));
-        bytes_.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(info.bytes));
-        return values;
-    }
-
-private:
-    Pulse pulse_;
-    safetensors::SafetensorsFile file_;
-    std::ifstream bytes_;
-};
+using testing_support::FamilyReference;
+using testing_support::FamilySamples;
+using testing_support::folder_of;
 
 /// The adapters of the reference.
 std::string lora_of(const std::string& family) {
@@ -53,44 +28,8 @@ std::string lora_of(const std::string& family) {
 }
 
 workload::Scenario scenario_of(const std::string& family) {
-    const std::string deck = fmt::format(
-        "[run]\noutput = \"run\"\n[data]\ntrain = \"x\"\nglobal_batch = 1\nsequence_length = "
-        "64\n[train]\nsteps = 1\n[optimizer]\nlearning_rate = 1e-3\n[model.llm]\n[[section]]\nname = "
-        "\"text\"\nmodel = \"llm\"\nweights = \"{}\"\n[section.lora]\n{}",
-        family, lora_of(family));
-    const auto keys = [](const std::string& folder, const std::string& kind) {
-        const std::string path = folder_of(folder) + "/config.json";
-        return families::read_config(*read_text_file(path), path, kind);
-    };
-    return workload::make_scenario(
-        config::parse_deck(deck, "deck.toml", {}, config::Command::train, config::Times::model, {}, keys));
+    return testing_support::scenario_of_folder(family, "config.json", "[section.lora]\n" + lora_of(family));
 }
-
-/// The three samples of a family.
-class Samples {
-public:
-    explicit Samples(const std::string& family) {
-        Reference reference(family);
-        for (int s = 0; reference.has(fmt::format("tokens.{}", s)); ++s) {
-            const auto ids = reference.read<std::int64_t>(fmt::format("tokens.{}", s));
-            const auto each = reference.read<double>(fmt::format("weights.{}", s));
-            tokens_.emplace_back(ids.begin(), ids.end());
-            weights_.emplace_back(each.begin(), each.end());
-            flags_.emplace_back(ids.size(), 0);
-            sum_ = std::accumulate(each.begin(), each.end(), sum_);
-        }
-        for (std::size_t s = 0; s < tokens_.size(); ++s)
-            views_.push_back({static_cast<std::int64_t>(s), tokens_[s], weights_[s], flags_[s], {}});
-    }
-    model::Batch batch() const { return {.samples = views_, .loss_scale = 1 / sum_}; }
-
-private:
-    std::vector<std::vector<std::int32_t>> tokens_;
-    std::vector<std::vector<float>> weights_;
-    std::vector<std::vector<std::uint8_t>> flags_;
-    std::vector<model::SampleView> views_;
-    double sum_ = 0;
-};
 
 /// A model in double.
 struct Model {
@@ -134,9 +73,9 @@ TEST_P(Adapter, GivesTheLossAndEveryGradientOfPeft) {
     Model model(GetParam(), scenario_of(GetParam()).tuning.at(0).lora);
     check_adapter_folder(folder, model.spec, model.lora, model.pulse);
     load_adapter_folder(folder, model.spec, model.lora, model.module->parameters(), model.pulse);
-    Reference reference(GetParam() + "_lora");
+    FamilyReference reference(GetParam() + "_lora"), of_family(GetParam());
     const double loss = reference.read<double>("loss").at(0);
-    EXPECT_NEAR(model.run(Samples(GetParam()).batch()), loss, 1e-12 * loss);
+    EXPECT_NEAR(model.run(FamilySamples(of_family).batch()), loss, 1e-12 * loss);
     int compared = 0;
     for (const parallel::Parameter& p : model.module->parameters().parameters()) {
         ASSERT_EQ(p.gradient.rank != 0, parallel::is_adapter(p.name)) << p.name;
@@ -164,7 +103,8 @@ TEST_P(Adapter, GivesTheLossAndEveryGradientOfPeft) {
 
 TEST_P(Adapter, LeavesTheModelAsItIsUntilItIsTrained) {
     Model plain(GetParam(), {}), adapted(GetParam(), scenario_of(GetParam()).tuning.at(0).lora);
-    const Samples samples(GetParam());
+    FamilyReference reference(GetParam());
+    const FamilySamples samples(reference);
     EXPECT_EQ(adapted.run(samples.batch()), plain.run(samples.batch()));
     for (const parallel::Parameter& p : adapted.module->parameters().parameters()) {
         if (!parallel::is_adapter(p.name)) continue;
