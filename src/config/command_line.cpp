@@ -51,7 +51,7 @@ po::options_description options_of(Command command, CommandLine& line) {
     }
     if (command == Command::export_weights) {
         add("section", po::value(&line.section),
-            "the section whose model is exported; default: the only one");
+            "the section whose model is exported; default: the only one, or those of one model folder");
         add("to", po::value(&line.to),
             "the folder to write: config.json, safetensors and tokenizer, as other programs load them");
         add("adapter", po::bool_switch(&line.adapter),

@@ -1,8 +1,8 @@
 #include "config/deck.hpp"
 
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -222,10 +222,12 @@ void DeckReader::finish_models(Deck& deck) {
                     fmt::format("'{}' has no vision model; allowed: maestro, qwen3_vl", m.family));
         const auto& sections = m.rope_sections;
         if (!sections.empty() &&
-            (sections.size() != 3 || std::accumulate(sections.begin(), sections.end(), 0) != m.head_dim / 2))
+            (sections.size() != 3 || *std::min_element(sections.begin(), sections.end()) < 1 ||
+             std::accumulate(sections.begin(), sections.end(), 0) != m.head_dim / 2))
             fail_at(key + "rope_sections",
-                    fmt::format("[{}] are no three numbers that add up to half of head_dim, {}",
-                                fmt::join(sections, ", "), m.head_dim / 2));
+                    fmt::format(
+                        "[{}] are not three numbers, at least 1 each, that add up to half of head_dim, {}",
+                        fmt::join(sections, ", "), m.head_dim / 2));
         const auto& deepstack = m.deepstack;
         if (std::adjacent_find(deepstack.begin(), deepstack.end(), std::greater_equal<>()) !=
                 deepstack.end() ||

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "families/family.hpp"
+#include "families/json_text.hpp"
 
 namespace maestro::families {
 
@@ -184,23 +185,7 @@ void read_vision(const Object& config, ModelKeys& keys) {
 
 /// What every configuration has: an object of a family that is built.
 std::pair<Object, const Family*> read_root(std::string_view text, const std::string& path) {
-    // Values are copied, which takes stack for each level.
-    constexpr int kMaxDepth = 16;
-    const auto is_flat = [&](int depth, Json::parse_event_t, const Json&) {
-        if (depth > kMaxDepth)
-            throw Error(
-                ExitCode::bad_data,
-                fmt::format("{}: its JSON has more than {} levels; download or convert the model again", path,
-                            kMaxDepth),
-                Scope::all_ranks);
-        return true;
-    };
-    const Json root = Json::parse(text, is_flat, false);
-    if (!root.is_object())
-        throw Error(ExitCode::bad_data,
-                    fmt::format("{}: not a JSON object; download or convert the model again", path),
-                    Scope::all_ranks);
-    const Object config(root, path);
+    const Object config(parse_object(text, path), path);
     const std::string type = config.text("model_type", "");
     if (type.empty()) config.refuse("model_type", "is missing; name the folder of a whole model");
     const Family* const family = find_family(type);

@@ -1,6 +1,6 @@
 // Greedy decoding with a cache of keys and values. The ordinary forward pass of a micro-batch of one sample
-// fills the cache (Language::record); then the layers compute one row at a time. Training comes by none of
-// this.
+// fills the cache (Language::record); then the layers compute one row at a time. Training does not
+// use this code.
 #include <algorithm>
 #include <utility>
 

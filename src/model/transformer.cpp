@@ -39,7 +39,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
         if (!trained) ++first_backward_;
         const std::size_t after = store.parameters().size();
         if (after_declaration) after_declaration(i);
-        trained = trained || any_trainable(store, after);
+        layers_.back().trained_after = any_trainable(store, after);
     }
     if (!role.needs_backward) first_backward_ = layers_.size() + 1;
     for (std::size_t i = first_backward_; i < layers_.size(); ++i) {
@@ -93,7 +93,8 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
         const Layer& layer = layers_[i];
         store_.layer_needed(layer.number);
         // It is the input of the next layer, or of what follows the layers.
-        const Tensor output = i + 1 >= first_backward_ ? allocate_stream(saved) : passing[i % 2];
+        const Tensor output =
+            i + 1 >= first_backward_ || layer.trained_after ? allocate_stream(saved) : passing[i % 2];
         const backend::ArenaScope scope(scratch);
         if (layer.checkpointing == Checkpointing::keep_nothing ||
             layer.checkpointing == Checkpointing::keep_layer_inputs) {
@@ -131,9 +132,10 @@ Tensor Transformer::send(const StackActivations& stack, backend::Arena& saved) c
 
 void Transformer::backward(StackActivations& stack, const parallel::Sequences& sequences,
                            const Tensor& d_stream, backend::Arena& scratch, const AtLayer& before) const {
-    for (std::size_t i = layers_.size(); i-- > 0 && i + 1 >= first_backward_;) {
-        if (before) before(layers_[i].index, d_stream);
-        if (i < first_backward_) break;  // what follows the layer was trained, the layer is not
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+        if (before && (i + 1 >= first_backward_ || layers_[i].trained_after))
+            before(layers_[i].index, d_stream);
+        if (i < first_backward_) continue;
         const backend::ArenaScope scope(scratch);
         LayerActivations recomputed;
         const bool recomputes = layers_[i].checkpointing == Checkpointing::keep_layer_inputs;

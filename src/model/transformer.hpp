@@ -51,7 +51,8 @@ public:
     /// Turns d_stream[local, C], the gradient of the output, into the gradient of the input, in place, and
     /// adds the gradients of the weights. Ends at the first layer that has a backward pass: unless
     /// keeps_input(), d_stream is then the gradient of that layer's input.
-    /// `before` is called before the backward pass of each of these layers, and of the one before them.
+    /// `before` is called before the backward pass of each of these layers and of the one before them, and
+    /// for each layer that is followed by something trained, for which d_stream is then not complete.
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch, const AtLayer& before = {}) const;
 
@@ -88,6 +89,8 @@ private:
         MlpBlock mlp;
         int index;   ///< within the model
         int number;  ///< among the layers of the parameter store
+        /// Whether something is trained that branches off the stream after the layer.
+        bool trained_after = false;
         Checkpointing checkpointing = Checkpointing::keep_nothing;
     };
     /// Writes output[local, C] and returns the layer's activations, allocated in `saved`. With
@@ -104,7 +107,7 @@ private:
     KvCache* recorded_ = nullptr;  ///< null: forward() records nothing
     std::int64_t recorded_rows_ = 0;
     /// The first layer with a backward pass. The number of layers if only what follows them has one, and one
-    /// more if nothing has.
+    /// more if the role has no backward pass.
     std::size_t first_backward_ = 0;
 };
 

@@ -30,8 +30,9 @@ bool has_file(const fs::path& path) {
 [[noreturn]] void no_model(const fs::path& folder) {
     if (has_file(folder / "adapter_model.safetensors") || has_file(folder / "adapter_config.json"))
         refuse(folder,
-               "it holds a LoRA adapter and no model; merge the adapter into its model "
-               "(merge_and_unload() of peft) and name the folder that this saves");
+               "it holds a LoRA adapter and no model; name it in the section's lora.weights, and here the "
+               "folder "
+               "of its model");
     if (has_file(folder / "pytorch_model.bin") || has_file(folder / "pytorch_model.bin.index.json"))
         refuse(folder,
                "its weights are pickled (*.bin), which only Python can read; convert them: load the "

@@ -151,7 +151,7 @@ Detokenizer Detokenizer::from_json(std::string_view text, const std::string& pat
     const auto add = [&](const std::string& token, const Json& id, bool special) {
         if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= static_cast<std::uint64_t>(kMostTokens))
             refuse(path, fmt::format("the token '{}' has the id {}", escape_controls(valid_utf8(token)),
-                                     id.dump()));
+                                     id.is_primitive() ? id.dump() : id.type_name()));
         Piece piece{.text = token, .special = special};
         if (!fallback) {
             piece.text = bytes_of(token);

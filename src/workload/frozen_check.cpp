@@ -33,7 +33,9 @@ std::string allowed_parts(const std::vector<std::string>& parts, const model::Mo
     };
     const std::string first_layer = "layers.0.";
     for (const std::string& part : parts)
-        if (part.starts_with(first_layer)) {
+        if (part.find(".lora_") != std::string::npos) {
+            continue;
+        } else if (part.starts_with(first_layer)) {
             add(of_layer, part.substr(0, part.find('.', first_layer.size())));
             add(of_layer, part);
         } else if (!part.starts_with("layers.")) {
@@ -61,7 +63,9 @@ void check_frozen(const Scenario& scenario, const std::vector<config::Section>& 
         };
         for (const std::string& part : sections[s].freeze) {
             const std::vector<std::string> ends = parallel::ends_of_range(part);
-            if (!is_part(part) || !std::all_of(ends.begin(), ends.end(), is_part))
+            // An adapter is trained as a whole, or frozen with its layer.
+            if (part.find(".lora_") != std::string::npos || !is_part(part) ||
+                !std::all_of(ends.begin(), ends.end(), is_part))
                 refusals.push_back({key, fmt::format("'{}' is no part of model.{}; allowed: {}", part,
                                                      model.name, allowed_parts(parts, model))});
         }

@@ -13,8 +13,10 @@ bool anything_trained_before(const Scenario& scenario, int section, int layer) {
     const parallel::FrozenParameters& frozen = scenario.tuning[section].frozen;
     for (const graph::Edge& e : scenario.graph.edges)
         if (e.to == section && e.gradient) return true;
-    const bool vision = scenario.models[section].kind == model::ModelSpec::Kind::vision;
-    bool trained = !frozen.contains_part(vision ? "patch" : "embedding");
+    const model::ModelSpec& model = scenario.models[section];
+    const bool vision = model.kind == model::ModelSpec::Kind::vision;
+    bool trained = !frozen.contains_part(vision ? "patch" : "embedding") ||
+                   (model.position_table > 0 && !frozen.contains_part("position"));
     for (int l = 0; l < layer && !trained; ++l) trained = !frozen.contains_part(fmt::format("layers.{}", l));
     return trained && scenario.graph.sections[section].train;
 }

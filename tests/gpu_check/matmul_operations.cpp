@@ -1,6 +1,7 @@
 // GEMMs, and attention over packed sequences.
 #include "ops/attention/attention.hpp"
 #include "ops/linear.hpp"
+#include "ops/low_rank.hpp"
 #include "types.hpp"
 
 namespace maestro::gpu_check {
@@ -51,6 +52,44 @@ std::vector<Operation> gemms() {
                           dw = w.sum(sums_of(t), {s.outputs, s.inputs}),
                           dbias = w.sum(sums_of(t), {s.outputs});
              return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw, dbias, w.scratch); };
+         },
+         Operation::Shape::gemm},
+    };
+}
+
+/// The GEMMs of an adapter of rank 16, of the second of two matrices side by side.
+std::vector<Operation> low_rank() {
+    constexpr std::int64_t kRank = 16;
+    constexpr double kScale = 0.5;
+    return {
+        {"low_rank_inner", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.inputs}), a = w.random(t, {2 * kRank, s.inputs}),
+                          inner = w.result(t, {s.rows, 2 * kRank});
+             return [=, &w] { ops::low_rank_inner(w.b, x, a, kScale, inner); };
+         },
+         Operation::Shape::gemm},
+        {"low_rank_add", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor inner = w.random(t, {s.rows, 2 * kRank}), b = w.random(t, {s.outputs, kRank}),
+                          y = w.sum(t, {s.rows, 2 * s.outputs});
+             return [=, &w] { ops::low_rank_add(w.b, {inner, kRank}, b, {y, s.outputs}); };
+         },
+         Operation::Shape::gemm},
+        {"low_rank_backward_inner", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, 2 * s.outputs}), b = w.random(t, {s.outputs, kRank}),
+                          d_inner = w.sum(t, {s.rows, 2 * kRank});
+             return [=, &w] {
+                 ops::low_rank_backward_inner(w.b, {dy, s.outputs}, b, kScale, {d_inner, kRank});
+             };
+         },
+         Operation::Shape::gemm},
+        {"low_rank_backward_weight", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, 2 * s.outputs}), inner = w.random(t, {s.rows, 2 * kRank}),
+                          db = w.sum(sums_of(t), {s.outputs, kRank});
+             return [=, &w] { ops::low_rank_backward_weight(w.b, {dy, s.outputs}, {inner, kRank}, db); };
          },
          Operation::Shape::gemm},
     };
@@ -118,7 +157,7 @@ std::vector<Operation> attention() {
 }  // namespace
 
 std::vector<Operation> matmul_operations() {
-    return concatenate({gemms(), attention()});
+    return concatenate({gemms(), low_rank(), attention()});
 }
 
 }  // namespace maestro::gpu_check

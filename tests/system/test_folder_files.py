@@ -137,7 +137,7 @@ def test_hostile_configurations_are_refused(space):
     path.unlink()
     (space.path / "model/model.safetensors").rename(space.path / "model/adapter_model.safetensors")
     (space.path / "model/adapter_config.json").write_text("{}")
-    refused(space, 65, "model: it holds a LoRA adapter and no model; merge the adapter")
+    refused(space, 65, "model: it holds a LoRA adapter and no model; name it in")
     (space.path / "model").rename(space.path / "elsewhere")
     refused(space, 78, "there is no model/config.json, from which [model.text] could take its missing keys")
 

@@ -81,6 +81,8 @@ def test_exports_have_the_losses_of_the_run(adapted, family):  # noqa: F811
 @pytest.mark.parametrize("family", ["qwen3"], indirect=True)
 def test_checkpoints_with_other_adapters_are_refused(adapted):
     train(adapted, 1, "lora")
+    other = adapted.train(1, "deck.toml", "x", ["section.text.weights=runs/lora", "section.text.lora.alpha=99", *MODEL], expect=65)
+    assert "its adapters have rank 3, alpha 4, targets q_proj" in other.stderr
     assert "adapter of layers.0.attention.qkv.weight" in adapted.train(1, "plain.toml", "x", ["section.text.weights=runs/lora", *MODEL], expect=65).stderr
     # A section starts from a checkpoint with the same adapters or none.
     train(adapted, 2, "further", ["dp=2"], ["section.text.weights=runs/lora"] + MODEL)

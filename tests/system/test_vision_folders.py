@@ -106,6 +106,18 @@ def test_a_frozen_tower_is_exported_from_its_folder(space):
     assert before.keys() == after.keys() and changed == {name for name in before if "visual" not in name}
 
 
+def test_mergers_alone_are_trained(space):
+    """Those of inner layers too, though no layer behind them is. The language model has adapters."""
+    values = ["section.vision.freeze=['patch', 'position', 'layers']", "section.language.lora.rank=4"]
+    train(space, 2, "one", values=values)
+    train(space, 6, "other", ["vision.layout.tp=2", "language.layout.tp=2", "language.layout.cp=2"], values)
+    assert relative(space.losses("other"), space.losses("one")) <= 1e-5 < relative(space.losses("one")[2:], space.losses("one")[:1])
+    export(space, 2, "runs/one", "--to", "trained")
+    before, after = tensors(space.path / "model"), tensors(space.path / "trained")
+    changed = {name for name in before if not np.array_equal(before[name][2], after[name][2])}
+    assert before.keys() == after.keys() and changed == {name for name in before if "merger" in name or "_proj" in name and "visual" not in name}
+
+
 def test_an_imported_deck_trains(space):
     result = mpirun(1, "import", "model", "--out", "imported.toml", cwd=space.path)
     assert result.returncode == 0, result.stderr

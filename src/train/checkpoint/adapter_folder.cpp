@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/text_file.hpp"
 #include "families/family.hpp"
+#include "families/json_text.hpp"
+#include "safetensors/input_file.hpp"
 #include "safetensors/safetensors_file.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 
@@ -38,18 +39,29 @@ void check_plain(const Json& config, const std::string& path) {
     if (config.value("bias", "none") != "none") refuse("bias");
 }
 
-void check_config(const std::string& folder, const Lora& lora) {
-    const std::string path = path_in(folder, kAdapterConfig);
-    const auto text = read_text_file(path);
-    if (!text)
+std::string read_config_text(const std::string& path, Pulse& pulse) {
+    constexpr std::uint64_t kMaxBytes = 1 << 20;
+    if (!std::filesystem::exists(path))
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: cannot be read; give the folder of a PEFT adapter", path));
+    const safetensors::InputFile file(path);
+    if (file.size() > kMaxBytes)
+        throw Error(
+            ExitCode::bad_data,
+            fmt::format("{}: it has {} bytes, so it is no adapter's configuration", path, file.size()));
+    std::string text(file.size(), '\0');
+    file.read(text.data(), text.size(), 0, "the configuration", pulse);
+    return text;
+}
+
+void check_config(const std::string& folder, const Lora& lora, Pulse& pulse) {
+    const std::string path = path_in(folder, kAdapterConfig);
+    const Json config = families::parse_object(read_config_text(path, pulse), path);
     const auto differs = [&](const std::string& key, const std::string& there, const std::string& here) {
         throw Error(ExitCode::bad_data, fmt::format("{}: {} is {}, but by the deck {}; change section.lora",
                                                     path, key, there, here));
     };
     try {
-        const Json config = Json::parse(*text);
         if (const auto type = config.at("peft_type").get<std::string>(); type != "LORA")
             throw Error(ExitCode::bad_data, fmt::format("{}: peft_type is {}; allowed: LORA", path, type));
         check_plain(config, path);
@@ -78,6 +90,7 @@ const safetensors::TensorInfo& find_tensor(const safetensors::SafetensorsFile& f
                                 "another model",
                                 file.path().string(), piece.tensor, fmt::join(tensor->shape, ", "),
                                 fmt::join(piece.shape, ", ")));
+    file.check_type(*tensor);
     return *tensor;
 }
 
@@ -105,7 +118,7 @@ std::string adapter_config(const Lora& lora, const std::string& base) {
 
 void check_adapter_folder(const std::string& folder, const model::ModelSpec& spec, const Lora& lora,
                           Pulse& pulse) {
-    check_config(folder, lora);
+    check_config(folder, lora, pulse);
     const safetensors::SafetensorsFile file(path_in(folder, kAdapterWeights), pulse);
     std::set<std::string, std::less<>> used;
     for (const auto& [name, shape] : parameters_of(spec, lora)) {

@@ -42,8 +42,8 @@ void load_shard(const io::SectionReader& stored, const std::string& name, const 
 }
 
 /// Without its adapters, the weights of a section with LoRA are not what was trained.
-void check_adapters(const io::SectionReader& stored, const parallel::Parameter& p,
-                    const parallel::ParameterStore& store, const std::string& checkpoint) {
+void refuse_adapters(const io::SectionReader& stored, const parallel::Parameter& p,
+                     const parallel::ParameterStore& store, const std::string& checkpoint) {
     constexpr std::string_view kWeight = ".weight";
     if (!p.name.ends_with(kWeight)) return;
     const std::string name = p.name.substr(0, p.name.size() - kWeight.size()) + ".lora_A.weight";
@@ -54,7 +54,22 @@ void check_adapters(const io::SectionReader& stored, const parallel::Parameter& 
                                 checkpoint, p.name));
 }
 
+std::string describe(const Lora& lora) {
+    return fmt::format("rank {}, alpha {}, targets {}", lora.rank, lora.alpha, fmt::join(lora.targets, ", "));
+}
+
 }  // namespace
+
+void check_adapters(const std::string& checkpoint, const config::Section& section, Pulse& pulse) {
+    const Lora& here = section.lora.adapters;
+    if (!here.enabled()) return;
+    const Lora there = config::lora_of(io::read_train_state(checkpoint, pulse).settings,
+                                       section_in(checkpoint, section.name));
+    if (there.enabled() && there != here)
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: its adapters have {}, those of section {} {}; change section.{}.lora",
+                                checkpoint, describe(there), section.name, describe(here), section.name));
+}
 
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse) {
@@ -63,7 +78,7 @@ void load_weights(const std::string& checkpoint, const std::string& section, par
     // run without a teacher: then load_teacher_head() or initialize() follows. One of a run without LoRA has
     // no adapters, which initialize() then draws.
     for (const parallel::Parameter& p : store.parameters()) {
-        check_adapters(stored, p, store, checkpoint);
+        refuse_adapters(stored, p, store, checkpoint);
         const bool optional = p.name.starts_with("teacher_head") || parallel::is_adapter(p.name);
         if (!optional || stored.has(p.name)) load_shard(stored, p.name, p, store);
     }
@@ -95,6 +110,12 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
     for (const config::Section& section : deck.sections)
         if (!section.from_folder && names_checkpoint(section) && !files.contains(section.weights))
             files[section.weights] = need_checkpoint(world, section.weights, pulse);
+    comm::agree(world, [&] {
+        if (world.rank() != 0) return;
+        for (const config::Section& section : deck.sections)
+            if (const auto file = files.find(section.weights); file != files.end())
+                check_adapters(file->second, section, pulse);
+    });
     return files;
 }
 

@@ -21,6 +21,10 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
 void check_folders(const comm::Communicator& world, const config::Deck& deck,
                    const workload::Scenario& scenario, Pulse& pulse);
 
+/// Refuses a verified checkpoint whose adapters have another rank, alpha or targets than the section's: they
+/// may be of equal shapes and would be taken for others. Error(bad_data, io_error).
+void check_adapters(const std::string& checkpoint, const config::Section& section, Pulse& pulse);
+
 /// Returns the name of the section in a verified checkpoint: `section`, or that of the only section it has.
 /// Error(bad_data).
 std::string section_in(const std::string& checkpoint, const std::string& section);

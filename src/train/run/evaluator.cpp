@@ -13,6 +13,7 @@
 #include "comm/environment.hpp"
 #include "graph/grid.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
+#include "train/checkpoint/weights.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
 #include "train/run/answer_decoder.hpp"
@@ -196,6 +197,11 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
     const comm::Communicator& world = context.world;
     const bool one_rank = world.size() != context.scenario.graph.world;
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, context.pulse);
+    comm::agree(world, [&] {
+        if (world.rank() != 0) return;
+        for (const config::Section& section : context.deck.sections)
+            check_adapters(checkpoint, section, context.pulse);
+    });
     if (line.show > 0) check_decoding(context, one_rank);
     RunContext evaluation = evaluation_context(context, one_rank);
     evaluation.shown = line.show;

@@ -41,9 +41,15 @@ struct Exported {
     Lora lora;
 };
 
+/// The path in one form: with or without a slash at its end it names one folder.
+std::string folder_named(const std::string& weights) {
+    const std::string path = fs::path(weights).lexically_normal().string();
+    return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
+}
+
 Exported describe(const Settings& settings, const std::string& section) {
     Exported found{.section = section,
-                   .folder = setting(settings, "section." + section + ".weights"),
+                   .folder = folder_named(setting(settings, "section." + section + ".weights")),
                    .spec = workload::spec_of(
                        config::model_of(settings, setting(settings, "section." + section + ".model"))),
                    .lora = config::lora_of(settings, section)};
@@ -235,11 +241,10 @@ void run_export(const comm::Communicator& world, const config::CommandLine& line
         writer.publish();
         std::vector<std::string> names;
         for (const Exported& e : sections) names.push_back(e.section);
-        log::info("{}: {} tensors of {} of {}{}", line.to, contents.tensors().size() - contents.copied(),
-                  fmt::join(names, " and "), checkpoint,
-                  contents.copied() > 0
-                      ? fmt::format(", and {} of {}, which were not trained", contents.copied(), folder)
-                      : "");
+        log::info(
+            "{}: {} tensors of {} of {}{}", line.to, contents.tensors().size() - contents.copied(),
+            fmt::join(names, " and "), checkpoint,
+            contents.copied() > 0 ? fmt::format(", and {} of {}, unchanged", contents.copied(), folder) : "");
     });
 }
 

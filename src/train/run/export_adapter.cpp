@@ -122,8 +122,11 @@ void export_adapter(const comm::Communicator& world, const io::SectionReader& st
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
         const std::filesystem::path at(folder);
-        const std::string absolute =
-            base.empty() ? base : std::filesystem::absolute(base).lexically_normal().string();
+        // Where the section did not start from a model folder, PEFT is told of the model when it loads.
+        const std::filesystem::path model(base);
+        const std::string absolute = std::filesystem::exists(model / "config.json")
+                                         ? std::filesystem::absolute(model).lexically_normal().string()
+                                         : std::string();
         storage::write_text_durably(at / kAdapterConfig, adapter_config(lora, absolute));
         writer.publish();
         log::info("{}: adapter of {} tensors, rank {}", folder, layout.tensors.size(), lora.rank);

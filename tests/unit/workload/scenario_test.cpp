@@ -123,6 +123,17 @@ TEST(Scenario, StagesBehindFrozenOnesWantNoGradient) {
                 testing::ElementsAre(false, false, false, true));
 }
 
+TEST(Scenario, ATableOfPositionsIsTrainedBeforeTheLayers) {
+    const auto wanted = [](const std::string& freeze) {
+        const Scenario scenario =
+            glyph_scenario({"section.vision.layout.pp=2", "section.vision.freeze=" + freeze,
+                            "model.glyph-vision.position_table=4"});
+        return role_of(scenario, scenario.graph.sections[0].first_stage + 1).inputs.at(0).gradient;
+    };
+    EXPECT_TRUE(wanted("['patch', 'layers.0-1']"));
+    EXPECT_FALSE(wanted("['patch', 'position', 'layers.0-1']"));
+}
+
 /// Layers without a backward pass take a third of the operations of the others.
 TEST(Scenario, FrozenLayersMoveTheCutsOfAPipeline) {
     const auto layers = [](const std::vector<std::string>& overrides) {
