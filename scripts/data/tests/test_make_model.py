@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).resolve().parents[3] / "tests/golden/families"
 SIZES = {  # of make_families.py
     "llama": ["--layers", "2", "--width", "32", "--head-dim", "8", "--mlp", "40", "--untied"],
     "qwen3": ["--layers", "2", "--width", "24", "--head-dim", "16", "--mlp", "40"],
-    "qwen3_vl": ["--layers", "2", "--width", "24", "--head-dim", "8", "--mlp", "20", "--patch", "4", "--vision-layers", "3", "--vision-width", "16",
+    "qwen3_vl": ["--layers", "3", "--width", "24", "--head-dim", "8", "--mlp", "20", "--patch", "4", "--vision-layers", "3", "--vision-width", "16",
                  "--vision-heads", "2", "--vision-mlp", "20"],
 }  # fmt: skip
 
