@@ -31,7 +31,8 @@ model = "text"
 weights = "model"
 [section.layout]
 """
-LAYOUTS = {"tp 2": (2, ["tp=2"]), "dp 3": (3, ["dp=3"]), "pp 2, tp 2": (4, ["pp=2", "tp=2"]), "cp 2, dp 2": (4, ["cp=2", "dp=2"])}
+# mpi.family_layouts_test compares gradients in more of them; these have edges between stages and sums over replicas.
+LAYOUTS = {"pp 2, tp 2": (4, ["pp=2", "tp=2"]), "cp 2, dp 2": (4, ["cp=2", "dp=2"])}
 
 
 class Safetensors:

@@ -85,7 +85,7 @@ def test_answers_are_those_that_the_model_has_learned_in_every_layout(workspace,
     expected = [answer + "<|im_end|>" for answer in answers]  # of the first turn
     assert column(found, "target") == expected and column(found, "answer") == expected
     assert sum("answers with the target" in line for line in found) == 2
-    for ranks, layout in ((2, []), (2, ["layout.dp=1", "layout.tp=2"]), (3, []), (4, ["layout.tp=2"])):
+    for ranks, layout in ((3, []), (4, ["layout.tp=2"])):
         assert show(workspace, ranks, TEACHER, 2, [*CHATS, *(f"section.teacher.{key}" for key in layout)]) == found, layout
     bf16 = show(workspace, 2, TEACHER, 2, [*CHATS, "run.precision=bf16"])
     assert column(bf16, "answer") == expected
@@ -111,8 +111,7 @@ def test_a_folder_answers_as_transformers_does_and_ends_with_its_eos_token(works
     workspace.train(1, "deck.toml", "run", [*values, "train.steps=1", "optimizer.learning_rate=1e-12"])
     found = show(workspace, 1, "deck.toml", 1, values)
     assert column(found, "answer") == [" ".join(map(str, expected))] and f"{len(expected)} tokens" in "".join(found)
-    for ranks, layout in ((2, "tp=2"), (3, "dp=3")):
-        assert show(workspace, ranks, "deck.toml", 1, [*values, f"section.text.layout.{layout}"]) == found, layout
+    assert show(workspace, 2, "deck.toml", 1, [*values, "section.text.layout.tp=2"]) == found
 
 
 def test_answers_to_pictures_are_the_same_in_every_layout(glyphs):
