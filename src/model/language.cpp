@@ -22,6 +22,12 @@ RotaryPairs rotary_of(const ModelSpec& spec) {
     return pairs;
 }
 
+/// Of how many blocks of the model's width an edge's rows consist: the embeddings, and what is added after
+/// each of the first layers (DeepStack). 0 for an edge that delivers no embeddings.
+int blocks_of(const InputSpec& input) {
+    return input.tensor == EdgeTensor::embeddings ? 1 + static_cast<int>(input.from.deepstack.size()) : 0;
+}
+
 }  // namespace
 
 Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Mesh mesh)
@@ -47,8 +53,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
         const InputSpec& input = role.inputs[e];
         const bool embeddings = input.tensor == EdgeTensor::embeddings;
         if (embeddings) expansions_.push_back({input.from.patch, input.from.merge});
-        deepstack_edges_.push_back(embeddings ? static_cast<int>(input.from.deepstack.size()) : 0);
-        MAESTRO_CHECK(deepstack_edges_.back() <= (role.stage.layers > 0 ? role.stage.layers : spec.layers),
+        MAESTRO_CHECK(blocks_of(input) <= 1 + (role.stage.layers > 0 ? role.stage.layers : spec.layers),
                       "the first stage of {} has fewer layers than its encoder delivers rows for",
                       role.section);
         if (input.tensor == EdgeTensor::stream) stream_input_ = static_cast<int>(e);
@@ -123,28 +128,15 @@ void Language::check_inputs(const Batch& batch, std::span<const std::vector<Tens
     }
 }
 
-void Language::insert_edge_rows(std::span<const std::vector<Tensor>> inputs, const State& state,
+void Language::insert_edge_rows(std::span<const std::vector<Tensor>> inputs, const State& state, int block,
                                 const Tensor& stream) const {
     for (std::size_t e = 0; e < inputs.size(); ++e) {
-        if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
+        if (block >= blocks_of(role_.inputs[e])) continue;
         std::int64_t edge_row = 0;
         for (const Tensor& rows : inputs[e]) {
             const Tensor places = state.device_embedding_rows[e].slice(edge_row, edge_row + rows.dim(0));
-            ops::copy_columns(backend_, {rows}, {stream, 0, places}, spec_.width);
-            edge_row += rows.dim(0);
-        }
-    }
-}
-
-void Language::add_deepstack_rows(std::span<const std::vector<Tensor>> inputs, const State& state, int layer,
-                                  const Tensor& stream) const {
-    for (std::size_t e = 0; e < deepstack_edges_.size(); ++e) {
-        if (layer >= deepstack_edges_[e]) continue;
-        std::int64_t edge_row = 0;
-        for (const Tensor& rows : inputs[e]) {
-            const Tensor places = state.device_embedding_rows[e].slice(edge_row, edge_row + rows.dim(0));
-            ops::copy_columns(backend_, {rows, std::int64_t{1 + layer} * spec_.width}, {stream, 0, places},
-                              spec_.width, true);
+            ops::copy_columns(backend_, {rows, std::int64_t{block} * spec_.width}, {stream, 0, places},
+                              spec_.width, block > 0);
             edge_row += rows.dim(0);
         }
     }
@@ -153,8 +145,7 @@ void Language::add_deepstack_rows(std::span<const std::vector<Tensor>> inputs, c
 void Language::extract_gradients(const State& state, int block, const Tensor& d_stream,
                                  std::span<const Tensor> d_inputs) const {
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
-        if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings &&
-            block <= deepstack_edges_[e])
+        if (d_inputs[e].rank != 0 && block < blocks_of(role_.inputs[e]))
             ops::copy_columns(backend_, {d_stream, 0, state.device_embedding_rows[e]},
                               {d_inputs[e], std::int64_t{block} * spec_.width}, spec_.width);
 }
@@ -164,7 +155,7 @@ Tensor Language::input_stream(std::span<const std::vector<Tensor>> inputs, const
     if (stream_input_ >= 0) return layers_.receive(inputs[stream_input_], state.local_rows, kept);
     const Tensor stream = kept.allocate(role_.compute, {state.local_rows, spec_.width});
     embed(state, stream, scratch);
-    insert_edge_rows(inputs, state, stream);
+    insert_edge_rows(inputs, state, 0, stream);
     return stream;
 }
 
@@ -182,7 +173,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     const Tensor stream = input_stream(inputs, *state, layers_.keeps_input() ? kept : scratch, scratch);
     state->stack = layers_.forward(
         stream, state->sequences, kept, scratch,
-        [&](int layer, const Tensor& after) { add_deepstack_rows(inputs, *state, layer, after); });
+        [&](int layer, const Tensor& after) { insert_edge_rows(inputs, *state, 1 + layer, after); });
     if (role_.stage.last())
         finish(batch, inputs, packed, *state, saved, scratch, output, result);
     else

@@ -105,12 +105,10 @@ private:
                         backend::Arena& scratch) const;
     /// stream[local rows, C] = the embeddings of this rank's tokens. Collective over tp.
     void embed(const State& state, const Tensor& stream, backend::Arena& scratch) const;
-    /// Copies the rows of all embedding edges into `stream`.
-    void insert_edge_rows(std::span<const std::vector<Tensor>> inputs, const State& state,
+    /// Writes a block of `width` columns of all edges' rows to their places in `stream`: 0, the embeddings;
+    /// or adds it: 1 + i, what DeepStack delivers for the output of layer i.
+    void insert_edge_rows(std::span<const std::vector<Tensor>> inputs, const State& state, int block,
                           const Tensor& stream) const;
-    /// Adds to the output of `layer` what the edges of DeepStack deliver for it.
-    void add_deepstack_rows(std::span<const std::vector<Tensor>> inputs, const State& state, int layer,
-                            const Tensor& stream) const;
     /// The gradient of a block of `width` columns of the edges' rows: 0, the embeddings; 1 + i, what was
     /// added after layer i.
     void extract_gradients(const State& state, int block, const Tensor& d_stream,
@@ -172,8 +170,6 @@ private:
     Range vocabulary_;  ///< token ids whose embedding and logits this tp rank holds
     /// Of the encoders whose edges deliver embeddings: how each expands a marker.
     std::vector<Geometry> expansions_;
-    /// By input edge: after how many layers its rows are added to the stream.
-    std::vector<int> deepstack_edges_;
     int stream_input_ = -1;  ///< the input edge from the stage before; -1 on the first stage
     RotaryPairs rotary_;
     parallel::SequenceParallel sequence_parallel_;
