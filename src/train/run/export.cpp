@@ -20,6 +20,7 @@
 #include "train/checkpoint/folder_weights.hpp"
 #include "train/checkpoint/weights.hpp"
 #include "train/run/export_adapter.hpp"
+#include "train/run/exported_parameter.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::train {
@@ -126,7 +127,7 @@ public:
     void write(int rank, int ranks, safetensors::SafetensorsWriter& writer) {
         for (const Section& section : sections_) {
             const io::SectionReader stored(checkpoint_, section.of.section, pulse_);
-            for (const Source& source : section.parameters) {
+            for (const ExportedParameter& source : section.parameters) {
                 const AdapterDelta delta(stored, section.of.spec, section.of.lora, source.name, source.shape);
                 for_blocks(whole(source.shape).size(), rank, ranks,
                            [&](Range block) { write_block(stored, source, delta, block, writer); });
@@ -146,16 +147,9 @@ public:
     }
 
 private:
-    /// A parameter of a model, and the tensors that its rows become.
-    struct Source {
-        std::string name;
-        std::vector<std::int64_t> shape;
-        std::vector<families::Piece> pieces;
-        std::size_t first_tensor;  ///< that of the first piece
-    };
     struct Section {
         Exported of;
-        std::vector<Source> parameters;
+        std::vector<ExportedParameter> parameters;
     };
 
     template <class Body>
@@ -165,17 +159,13 @@ private:
         for (std::int64_t at = part.begin; at < part.end; at += kBlock)
             body(Range{at, std::min(at + kBlock, part.end)});
     }
-    void write_block(const io::SectionReader& stored, const Source& source, const AdapterDelta& delta,
-                     Range block, safetensors::SafetensorsWriter& writer) {
+    void write_block(const io::SectionReader& stored, const ExportedParameter& source,
+                     const AdapterDelta& delta, Range block, safetensors::SafetensorsWriter& writer) {
         const Shard all = whole(source.shape);
         pulse_.doing("exporting " + source.name);
         std::vector<float> values = stored.read(source.name, source.shape, io::Stored::weight, all, block);
         delta.add_to(block, values.data());
-        const Extent extent{block.begin, 0, block.size()};
-        const auto by_piece =
-            families::extents_by_piece(source.pieces, all.columns.size(), std::span(&extent, 1));
-        for (std::size_t i = 0; i < by_piece.size(); ++i)
-            if (!by_piece[i].empty()) writer.write(source.first_tensor + i, by_piece[i], values.data());
+        source.write(block, values.data(), writer);
     }
 
     std::string checkpoint_;

@@ -14,6 +14,7 @@
 #include "storage/file.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
 #include "train/checkpoint/folder_weights.hpp"
+#include "train/run/exported_parameter.hpp"
 
 namespace maestro::train {
 
@@ -81,13 +82,7 @@ void AdapterDelta::add_to(Range block, float* values) const {
 void export_adapter(const comm::Communicator& world, const io::SectionReader& stored,
                     const model::ModelSpec& spec, const Lora& lora, const std::string& base,
                     const std::string& folder, Pulse& pulse) {
-    struct Source {
-        std::string name;
-        std::vector<std::int64_t> shape;
-        std::vector<families::Piece> pieces;
-        std::size_t first_tensor;
-    };
-    std::vector<Source> sources;
+    std::vector<ExportedParameter> sources;
     std::vector<safetensors::TensorSpec> tensors;
     for (const auto& [name, shape] : parameters_of(spec, lora)) {
         if (!parallel::is_adapter(name)) continue;
@@ -104,18 +99,14 @@ void export_adapter(const comm::Communicator& world, const io::SectionReader& st
         if (world.rank() == 0) writer.prepare();
     });
     comm::agree(world, [&] {
-        for (const Source& source : sources) {
+        for (const ExportedParameter& source : sources) {
             const Shard all = whole(source.shape);
             const Range part = part_of(all.size(), world.rank(), world.size());
             if (part.size() == 0) continue;
             pulse.doing("exporting " + source.name);
             const std::vector<float> values =
                 stored.read(source.name, source.shape, io::Stored::weight, all, part);
-            const Extent extent{part.begin, 0, part.size()};
-            const auto by_piece =
-                families::extents_by_piece(source.pieces, source.shape[1], std::span(&extent, 1));
-            for (std::size_t i = 0; i < by_piece.size(); ++i)
-                if (!by_piece[i].empty()) writer.write(source.first_tensor + i, by_piece[i], values.data());
+            source.write(part, values.data(), writer);
         }
         writer.sync();
     });

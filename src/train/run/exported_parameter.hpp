@@ -1,0 +1,23 @@
+// A parameter on its way from a checkpoint to the tensors of a folder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "families/family.hpp"
+#include "safetensors/safetensors_writer.hpp"
+
+namespace maestro::train {
+
+struct ExportedParameter {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    std::vector<families::Piece> pieces;  ///< the tensors that its rows become
+    std::size_t first_tensor = 0;         ///< of the writer: that of the first piece
+
+    /// Writes the elements `block` of the parameter. Error(io_error).
+    void write(Range block, const float* values, safetensors::SafetensorsWriter& writer) const;
+};
+
+}  // namespace maestro::train
