@@ -1,6 +1,6 @@
 // Loads a model folder as a training run does, on as many ranks as the layout has: how far the memory of a
 // rank grows beyond the arrays of its weights, and the time over that of reading the same bytes plainly.
-//     mpirun -n 4 folder_bench FOLDER TP PP fp32|bf16 [ROUNDS]
+//     mpirun -n 4 folder_bench FOLDER TP PP fp32|bf16 [ROUNDS [THREADS [cold]]]
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -58,6 +58,14 @@ void read_plainly(const std::vector<fs::path>& files, std::uint64_t begin, std::
     }
 }
 
+/// Removes the files from the page cache, so that the next read comes from storage.
+void forget(const std::vector<fs::path>& files) {
+    for (const fs::path& path : files) {
+        const storage::Descriptor file(path, O_RDONLY);
+        MAESTRO_CHECK(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED) == 0, "{}", path.string());
+    }
+}
+
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
@@ -87,10 +95,10 @@ std::unique_ptr<model::Module> make_stage(const comm::Communicator& world, backe
 }
 
 void run(const comm::Communicator& world, const std::string& folder, int tp, int pp, DType compute,
-         int rounds) {
+         int rounds, int threads, bool cold) {
     MAESTRO_CHECK(world.size() == tp * pp, "{} ranks for tp {} and pp {}", world.size(), tp, pp);
     const model::ModelSpec spec = spec_of(folder);
-    const auto backend = backend::make_cpu(1);
+    const auto backend = backend::make_cpu(threads);
     const auto module = make_stage(world, *backend, spec, tp, pp, compute);
     std::vector<fs::path> files;
     std::uint64_t bytes = 0;
@@ -111,6 +119,7 @@ void run(const comm::Communicator& world, const std::string& folder, int tp, int
     growth.held_mib = static_cast<double>(module->parameters().bytes()) / (1 << 20);
     std::vector<double> plain_s, check_s, load_s;
     for (int round = 0; round < rounds; ++round) {
+        if (cold && world.rank() == 0) forget(files);
         plain_s.push_back(
             timed([&] { read_plainly(files, bytes * rank / ranks, bytes * (rank + 1) / ranks); }));
         const comm::Resident before = comm::resident_memory();
@@ -118,6 +127,7 @@ void run(const comm::Communicator& world, const std::string& folder, int tp, int
         check_s.push_back(timed([&] {
             if (world.rank() == 0) train::check_folder(folder, spec, pulse);
         }));
+        if (cold && world.rank() == 0) forget(files);
         load_s.push_back(timed([&] { train::load_folder(folder, spec, module->parameters(), pulse); }));
         if (round > 0) continue;
         const std::uint64_t most = comm::resident_memory().most;
@@ -131,12 +141,12 @@ void run(const comm::Communicator& world, const std::string& folder, int tp, int
         most.push_back(fmt::format("{:.1f}", each.most_mib));
     }
     fmt::print(
-        "tp {} x pp {}, {}: ranks hold {} MiB, and while loading at most {} MiB more; {:.2f} s for {:.0f} "
-        "MiB, "
-        "{:.2f} times a plain read ({:.2f} s); {:.3f} s before for headers\n",
-        tp, pp, name_of(compute), fmt::join(held, ", "), fmt::join(most, ", "), median(load_s),
-        static_cast<double>(bytes) / (1 << 20), median(load_s) / median(plain_s), median(plain_s),
-        median(check_s));
+        "tp {} x pp {}, {} thread{}, {}, {}: ranks hold {} MiB, and while loading at most {} MiB more; "
+        "{:.2f} s for {:.0f} MiB, {:.2f} times a plain read ({:.2f} s); {:.3f} s before for headers\n",
+        tp, pp, threads, threads == 1 ? "" : "s", name_of(compute),
+        cold ? "from storage" : "from the page cache", fmt::join(held, ", "), fmt::join(most, ", "),
+        median(load_s), static_cast<double>(bytes) / (1 << 20), median(load_s) / median(plain_s),
+        median(plain_s), median(check_s));
 }
 
 }  // namespace
@@ -144,10 +154,12 @@ void run(const comm::Communicator& world, const std::string& folder, int tp, int
 int main(int argc, char** argv) {
     comm::Environment environment(argc, argv);
     try {
-        if (argc < 5) throw Error(ExitCode::usage, "folder_bench FOLDER TP PP fp32|bf16 [ROUNDS]");
+        if (argc < 5)
+            throw Error(ExitCode::usage, "folder_bench FOLDER TP PP fp32|bf16 [ROUNDS [THREADS [cold]]]");
         comm::Waiter waiter(600);
         run(comm::Communicator::world(waiter), argv[1], std::stoi(argv[2]), std::stoi(argv[3]),
-            std::string(argv[4]) == "bf16" ? DType::bf16 : DType::f32, argc > 5 ? std::stoi(argv[5]) : 5);
+            std::string(argv[4]) == "bf16" ? DType::bf16 : DType::f32, argc > 5 ? std::stoi(argv[5]) : 5,
+            argc > 6 ? std::stoi(argv[6]) : 1, argc > 7);
     } catch (const std::exception& error) {
         fmt::print(stderr, "{}\n", error.what());
         comm::abort_world(1);

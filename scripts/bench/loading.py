@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures memory and time of loading a model folder on one rank and on four, on a folder with random weights that this script makes: a
-language model of family qwen3 of some GB in bf16, in several files.
+language model of family qwen3 of some GB in bf16, in several files. The files are in the page cache, and then, with --cold, in storage.
 
     cmake --preset cpu-release -DMAESTRO_BENCH=ON && cmake --build --preset cpu-release --target folder_bench
     scripts/bench/loading.py
@@ -15,7 +15,7 @@ import numpy as np
 from runs import ROOT, call
 
 BENCH = os.environ.get("FOLDER_BENCH", str(ROOT / "build/cpu-release/folder_bench"))
-LAYOUTS = [(1, 1), (4, 1), (1, 4), (2, 2)]  # tp and pp
+LAYOUTS = [(1, 1, 1), (1, 1, 2), (4, 1, 1), (1, 4, 1), (2, 2, 1)]  # tp, pp and threads
 WIDTH, HEADS, KV_HEADS, HEAD, MLP, VOCABULARY = 1024, 16, 8, 128, 3072, 151936  # as in Qwen3-0.6B
 
 
@@ -70,15 +70,17 @@ def main():
     parser.add_argument("--layers", type=int, default=28)
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cold", action="store_true", help="also measure from storage: the files leave the page cache before each read")
     parser.add_argument("--folder", default="runs/bench-loading", help="where the model is made, unless it is there already")
     options = parser.parse_args()
     folder = ROOT / pathlib.Path(options.folder)
     if not (folder / "model.safetensors.index.json").exists():
         make_folder(folder, options.layers, options.files)
-    for tp, pp in LAYOUTS:
-        for precision in ("fp32", "bf16"):
-            print(call(["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(tp * pp), BENCH, str(folder), str(tp),
-                        str(pp), precision, str(options.rounds)]), end="", flush=True)
+    for cold in ([], ["cold"]) if options.cold else ([],):
+        for tp, pp, threads in LAYOUTS:
+            for precision in ("fp32", "bf16"):
+                print(call(["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(tp * pp), BENCH, str(folder), str(tp),
+                            str(pp), precision, str(options.rounds), str(threads), *cold]), end="", flush=True)
 
 
 if __name__ == "__main__":

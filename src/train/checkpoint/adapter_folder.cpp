@@ -143,13 +143,15 @@ void load_adapter_folder(const std::string& folder, const model::ModelSpec& spec
     for (const parallel::Parameter& p : store.parameters()) {
         if (!parallel::is_adapter(p.name)) continue;
         const auto pieces = families::adapter_pieces(spec, lora, p.name, p.shape);
-        load_parameter(p, store, [&](Range block, float* values) {
+        const auto read = [&](Range block, float* values, Pulse& of_thread) {
             std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
             for (Extent& e : extents) e.local -= block.begin;
             const auto by_piece = families::extents_by_piece(pieces, p.shape[1], extents);
             for (std::size_t i = 0; i < pieces.size(); ++i)
-                if (!by_piece[i].empty()) file.read(find_tensor(file, pieces[i]), by_piece[i], values, pulse);
-        });
+                if (!by_piece[i].empty())
+                    file.read(find_tensor(file, pieces[i]), by_piece[i], values, of_thread);
+        };
+        load_parameter(p, store, read, pulse);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 
 #include "backend/backend.hpp"
@@ -58,20 +59,54 @@ safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder&
     return found;
 }
 
-/// Reads the held elements `block` of a parameter.
-void read_block(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
-                const std::string& source, const parallel::Parameter& p, Range block, float* values,
-                Pulse& pulse) {
-    std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
-    for (Extent& e : extents) e.local -= block.begin;
-    const std::vector<families::Piece> pieces = families::pieces_of(spec, source, p.shape);
-    const auto by_piece = families::extents_by_piece(pieces, whole(p.shape).columns.size(), extents);
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-        if (by_piece[i].empty()) continue;
-        const auto found = find_piece(folder, spec, pieces[i]);
-        pulse.doing(fmt::format("reading {} of {}", pieces[i].tensor, folder.path().string()));
-        found.file->read(*found.tensor, by_piece[i], values, pulse);
+/// The tensors of a folder that hold a parameter.
+class ParameterTensors {
+public:
+    ParameterTensors(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                     const std::string& source, const parallel::Parameter& p)
+        : folder_(folder.path().string()),
+          parameter_(p),
+          pieces_(families::pieces_of(spec, source, p.shape)) {
+        for (const families::Piece& piece : pieces_) found_.push_back(find_piece(folder, spec, piece));
     }
+    /// Reads the held elements `block` of the parameter. Any number of threads may call it at once.
+    void read(Range block, float* values, Pulse& pulse) const {
+        std::vector<Extent> extents = extents_of(parameter_.shape, parameter_.shard, block);
+        for (Extent& e : extents) e.local -= block.begin;
+        const auto by_piece =
+            families::extents_by_piece(pieces_, whole(parameter_.shape).columns.size(), extents);
+        for (std::size_t i = 0; i < pieces_.size(); ++i) {
+            if (by_piece[i].empty()) continue;
+            pulse.doing(fmt::format("reading {} of {}", pieces_[i].tensor, folder_));
+            found_[i].file->read(*found_[i].tensor, by_piece[i], values, pulse);
+        }
+    }
+
+private:
+    std::string folder_;
+    const parallel::Parameter& parameter_;
+    std::vector<families::Piece> pieces_;
+    std::vector<safetensors::SafetensorsFolder::Found> found_{};
+};
+
+/// Reads the elements by several threads, each a part of them. Thread 0 reports progress. Throws the error of
+/// the first part that has one.
+void read_in_parts(Range elements, float* values, int threads, const ReadBlock& read, Pulse& pulse) {
+    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(threads));
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int i = 0; i < threads; ++i) {
+        const Range part = part_of(elements.size(), i, threads);
+        Pulse silent;
+        try {
+            if (part.size() > 0)
+                read({elements.begin + part.begin, elements.begin + part.end}, values + part.begin,
+                     i == 0 ? pulse : silent);
+        } catch (...) {
+            errors[static_cast<std::size_t>(i)] = std::current_exception();
+        }
+    }
+    for (const std::exception_ptr& error : errors)
+        if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -115,17 +150,26 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
                                 spec.family));
 }
 
-void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read) {
-    // Elements, 2 MiB: what small allocations leave of larger blocks on the heap does not fit the next ones.
-    constexpr std::int64_t kBlock = 1 << 19;
+void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read,
+                    Pulse& pulse) {
+    // Elements that a thread reads at once: they stay in a core's cache until they are weights.
+    constexpr std::int64_t kBlock = 1 << 17;
+    constexpr int kMaxThreads = 8;
     const parallel::ParameterGroup& group = store.group_of(p);
     const Range held = group.shard_of(p);
     store.mark_initialized(p);
+    const int all = std::min(store.backend().threads(), kMaxThreads);
+    const bool in_place = store.compute() == DType::f32 && store.backend().shares_memory();
     std::vector<float> values;
-    for (std::int64_t at = held.begin; at < held.end; at += kBlock) {
-        const Range block{at, std::min(at + kBlock, held.end)};
+    for (std::int64_t at = held.begin; at < held.end; at += kBlock * all) {
+        const Range block{at, std::min(at + kBlock * all, held.end)};
+        const int threads = static_cast<int>((block.size() + kBlock - 1) / kBlock);
+        if (in_place) {
+            read_in_parts(block, p.weight.as<float>() + block.begin, threads, read, pulse);
+            continue;
+        }
         values.resize(static_cast<std::size_t>(block.size()));
-        read(block, values.data());
+        read_in_parts(block, values.data(), threads, read, pulse);
         const auto set = [&](auto& list, DType type) {
             group.set_weights(p, block, Tensor(list.data(), type, {block.size()}));
         };
@@ -141,9 +185,10 @@ void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& stor
 void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
                       const std::string& source, const parallel::Parameter& p,
                       parallel::ParameterStore& store, Pulse& pulse) {
-    load_parameter(p, store, [&](Range block, float* values) {
-        read_block(folder, spec, source, p, block, values, pulse);
-    });
+    const ParameterTensors tensors(folder, spec, source, p);
+    load_parameter(
+        p, store,
+        [&](Range block, float* values, Pulse& of_thread) { tensors.read(block, values, of_thread); }, pulse);
 }
 
 void load_folder(const std::string& path, const model::ModelSpec& spec, parallel::ParameterStore& store,

@@ -21,11 +21,12 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(con
 /// alone. Error(input_missing, bad_data, io_error), as the next two.
 void check_folder(const std::string& folder, const model::ModelSpec& spec, Pulse& pulse);
 
-/// Reads elements of a parameter held by this rank: values[i] becomes element block.begin + i.
-using ReadBlock = std::function<void(Range block, float* values)>;
+/// Reads elements of a parameter held by this rank: values[i] becomes element block.begin + i. Called by
+/// several threads at once, each with its own pulse.
+using ReadBlock = std::function<void(Range block, float* values, Pulse& pulse)>;
 /// Sets this rank's shard of a parameter, block by block, and marks it as initialized.
 void load_parameter(const parallel::Parameter& parameter, parallel::ParameterStore& store,
-                    const ReadBlock& read);
+                    const ReadBlock& read, Pulse& pulse);
 
 /// Loads this rank's shards of all parameters but those of adapters, and marks them as initialized, as
 /// load_weights() does from a checkpoint.
