@@ -4,15 +4,25 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace maestro {
 
-/// The linear layers that can have an adapter, in the order in which a layer uses them.
-inline constexpr std::array<std::string_view, 7> kLoraTargets = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                                 "gate_proj", "up_proj", "down_proj"};
+/// The linear layers that can have an adapter, in the order in which a layer uses them: first those of
+/// language models and of this program's vision models, then those of the vision model of Qwen3-VL. The
+/// latter have two words, because a merger has a `linear_fc1`, too, and PEFT compares the end of a name.
+inline constexpr std::array<std::string_view, 11> kLoraTargets = {
+    "q_proj",    "k_proj",   "v_proj",    "o_proj",         "gate_proj",     "up_proj",
+    "down_proj", "attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2"};
+/// Those of a layer: with `fused_qkv`, the layer computes queries, keys and values by one matrix.
+constexpr std::span<const std::string_view> lora_targets(bool fused_qkv) {
+    constexpr std::size_t kSeparate = 7;
+    const std::span<const std::string_view> all(kLoraTargets);
+    return fused_qkv ? all.subspan(kSeparate) : all.first(kSeparate);
+}
 
 /// y = W x + (alpha / rank) B A x for each target, with A [rank, inputs] and B [outputs, rank].
 struct Lora {

@@ -295,11 +295,6 @@ void DeckReader::finish_lora(const Deck& deck, Section& s) {
             fail_at(key + "rank", "missing; a section with LoRA needs the rank of its adapters, such as 16");
         return;
     }
-    if (const auto model = deck.models.find(s.model);
-        model != deck.models.end() && model->second.kind == "vision" && model->second.family != "maestro")
-        fail_at(key + "rank",
-                "adapters of a vision model of a published family are not built; freeze it, or "
-                "train all of it");
     if (s.mode == "forward")
         fail_at(key + "rank", "a frozen section trains no adapters; remove mode = \"forward\" or the table");
     else if (s.weights.empty() && needs_.training)
@@ -307,9 +302,17 @@ void DeckReader::finish_lora(const Deck& deck, Section& s) {
                 "a section with LoRA trains its adapters alone and needs weights; allowed: a run, a "
                 "checkpoint, a model folder, or \"random\"");
     if (lora.alpha == 0) lora.alpha = lora.rank;
+    const auto model = deck.models.find(s.model);
+    const bool fused =
+        model != deck.models.end() && model->second.kind == "vision" && model->second.family == "qwen3_vl";
+    const std::span<const std::string_view> allowed = lora_targets(fused);
+    for (const std::string& target : lora.targets)
+        if (std::find(allowed.begin(), allowed.end(), target) == allowed.end())
+            fail_at(key + "targets", fmt::format("this model has no '{}'; allowed: a list of {}", target,
+                                                 fmt::join(allowed, ", ")));
     // All of them where there is no list. In one order, so that decks that mean the same compare equal.
     std::vector<std::string> targets;
-    for (const std::string_view target : kLoraTargets)
+    for (const std::string_view target : allowed)
         if (lora.targets.empty() || lora.has(target)) targets.emplace_back(target);
     lora.targets = std::move(targets);
 }

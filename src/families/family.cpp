@@ -12,8 +12,11 @@ using model::LayerForm;
 constexpr LayerForm kQwen3{};
 constexpr LayerForm kLlama{.head_norm = false};
 
-constexpr LayerForm kQwen3Tower{
-    .norm = LayerForm::Norm::layer, .mlp = LayerForm::Mlp::gelu, .bias = true, .head_norm = false};
+constexpr LayerForm kQwen3Tower{.norm = LayerForm::Norm::layer,
+                                .mlp = LayerForm::Mlp::gelu,
+                                .bias = true,
+                                .head_norm = false,
+                                .fused_qkv = true};
 
 constexpr std::array<Family, 4> kFamilies = {{
     {"maestro", "", kQwen3, kQwen3},

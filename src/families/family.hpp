@@ -53,6 +53,9 @@ std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view para
 /// adapter_model.safetensors: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
 std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora, std::string_view parameter,
                                   const std::vector<std::int64_t>& shape);
+/// Returns which target of LoRA (kLoraTargets) a linear layer is, "q_proj" of
+/// "model.layers.0.self_attn.q_proj", or an empty text.
+std::string_view lora_target_of(std::string_view layer);
 /// Divides elements of a parameter [rows, columns] among its pieces. Returns, by piece, extents whose
 /// `logical` counts the elements of the piece's tensor; `local` remains as it is.
 std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,

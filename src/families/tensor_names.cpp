@@ -138,6 +138,14 @@ std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view para
     MAESTRO_FAIL("no tensor of family {} holds {}", spec.family, parameter);
 }
 
+std::string_view lora_target_of(std::string_view layer) {
+    for (const std::string_view target : kLoraTargets)
+        if (layer.ends_with(target) && layer.size() > target.size() &&
+            layer[layer.size() - target.size() - 1] == '.')
+            return target;
+    return {};
+}
+
 std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora, std::string_view parameter,
                                   const std::vector<std::int64_t>& shape) {
     constexpr std::string_view kWeight = ".weight";
@@ -149,7 +157,7 @@ std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora
          pieces_of(spec, fmt::format("{}{}", parameter.substr(0, end), kWeight), shape)) {
         const std::string_view layer =
             std::string_view(piece.tensor).substr(0, piece.tensor.size() - kWeight.size());
-        if (!lora.has(layer.substr(layer.rfind('.') + 1))) continue;
+        if (!lora.has(lora_target_of(layer))) continue;
         pieces.push_back({fmt::format("base_model.model.{}{}", layer, matrix),
                           {matrix.starts_with(".lora_A") ? lora.rank : piece.rows(), shape[1]}});
     }

@@ -63,9 +63,14 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     if (spec_.form.bias)
         weights.qkv_bias = &store.declare(prefix + "attention.qkv.bias", {q_columns + 2 * kv_columns},
                                           parallel::Init::zeros, role.trained, qkv_parts, {0, 1});
-    const std::vector<parallel::AdapterTarget> targets = {{"q_proj", q_columns, {heads}},
-                                                          {"k_proj", kv_columns, kv_part(0)},
-                                                          {"v_proj", kv_columns, kv_part(0)}};
+    const bool fused = spec_.form.fused_qkv;
+    std::vector<parallel::AdapterTarget> targets;
+    if (fused)
+        targets = {{"attn.qkv", q_columns + 2 * kv_columns, qkv_parts}};
+    else
+        targets = {{"q_proj", q_columns, {{heads}}},
+                   {"k_proj", kv_columns, {kv_part(0)}},
+                   {"v_proj", kv_columns, {kv_part(0)}}};
     weights.qkv_adapter = parallel::LowRankAdapter::column_parallel(store, prefix + "attention.qkv",
                                                                     role.lora, width, targets, role.trained);
     if (spec_.form.head_norm) {
@@ -77,8 +82,9 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     if (spec_.form.bias)
         weights.output_bias =
             &store.declare(prefix + "attention.output.bias", {width}, parallel::Init::zeros, role.trained);
-    weights.output_adapter = parallel::LowRankAdapter::row_parallel(
-        store, prefix + "attention.output", role.lora, "o_proj", width, q_columns, heads, role.trained);
+    weights.output_adapter = parallel::LowRankAdapter::row_parallel(store, prefix + "attention.output",
+                                                                    role.lora, fused ? "attn.proj" : "o_proj",
+                                                                    width, q_columns, heads, role.trained);
     return weights;
 }
 

@@ -35,8 +35,9 @@ MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role&
         weights.up_bias =
             &store.declare(up + ".bias", {columns}, parallel::Init::zeros, role.trained, parts, {0, 1});
     std::vector<parallel::AdapterTarget> targets;
-    if (gated()) targets.push_back({"gate_proj", mlp, {part}});
-    targets.push_back({"up_proj", mlp, {part}});
+    if (gated()) targets.push_back({"gate_proj", mlp, {{part}}});
+    const bool fused = spec_.form.fused_qkv;
+    targets.push_back({fused ? "mlp.linear_fc1" : "up_proj", mlp, {{part}}});
     weights.up_adapter =
         parallel::LowRankAdapter::column_parallel(store, up, role.lora, width, targets, role.trained);
     weights.down = &store.declare(prefix + "mlp.down.weight", {width, mlp}, parallel::Init::residual,
@@ -44,8 +45,9 @@ MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role&
     if (spec_.form.bias)
         weights.down_bias =
             &store.declare(prefix + "mlp.down.bias", {width}, parallel::Init::zeros, role.trained);
-    weights.down_adapter = parallel::LowRankAdapter::row_parallel(
-        store, prefix + "mlp.down", role.lora, "down_proj", width, mlp, part, role.trained);
+    weights.down_adapter = parallel::LowRankAdapter::row_parallel(store, prefix + "mlp.down", role.lora,
+                                                                  fused ? "mlp.linear_fc2" : "down_proj",
+                                                                  width, mlp, part, role.trained);
     return weights;
 }
 

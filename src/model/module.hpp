@@ -93,6 +93,8 @@ struct LayerForm {
     enum class Mlp { swiglu, gelu } mlp = Mlp::swiglu;
     bool bias = false;      ///< whether linear layers have one
     bool head_norm = true;  ///< whether queries and keys are normalized by head
+    /// Whether published weights have queries, keys and values in one matrix, which LoRA adapts as one.
+    bool fused_qkv = false;
     bool operator==(const LayerForm&) const = default;
 };
 

@@ -18,11 +18,12 @@ std::optional<LowRankAdapter> LowRankAdapter::column_parallel(ParameterStore& st
     std::vector<ParameterPart> parts;  // of B
     std::int64_t columns = 0, rows = 0;
     for (const AdapterTarget& target : targets) {
-        const std::int64_t held = target.part.rows.size();
+        std::int64_t held = 0;
+        for (const ParameterPart& part : target.parts) held += part.rows.size();
         if (lora.has(target.name)) {
             outputs.push_back({columns, columns + held});
-            parts.push_back(
-                {{rows + target.part.rows.begin, rows + target.part.rows.end}, target.part.replicated});
+            for (const ParameterPart& part : target.parts)
+                parts.push_back({{rows + part.rows.begin, rows + part.rows.end}, part.replicated});
             rows += target.rows;
         }
         columns += held;

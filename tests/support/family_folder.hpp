@@ -90,7 +90,7 @@ private:
 inline constexpr int kFamilyMarker = 45;
 
 /// A deck whose sections start from the folder: the language model, and the vision model where the folder has
-/// one. `more`: further lines of the language section.
+/// one. `more`: further lines of each section.
 inline workload::Scenario scenario_of_folder(const std::string& family,
                                              const std::string& config = "config.json",
                                              const std::string& more = "") {
@@ -105,7 +105,7 @@ inline workload::Scenario scenario_of_folder(const std::string& family,
         deck += fmt::format(
             "[model.{0}]\nkind = \"{0}\"\n[[section]]\nname = \"{0}\"\nmodel = \"{0}\"\nweights = "
             "\"{1}\"\n{2}",
-            kind, family, kind == "language" ? more : "");
+            kind, family, more);
     if (kinds.size() > 1) deck += "[[edge]]\nfrom = \"vision\"\nto = \"language\"\n";
     const auto keys = [&](const std::string&, const std::string& kind) {
         return families::read_config(text, path, kind);

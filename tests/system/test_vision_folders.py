@@ -133,3 +133,35 @@ def test_what_does_not_fit_is_refused(space):
     refused = train(space, 3, "run", ["language.layout.pp=2", "language.layout.stages=[1,2]"], expect=78)
     assert "the first stage has 1 layers, but 'vision' delivers rows for 2 (deepstack)" in refused.stderr
     assert "section.vision.layout.pp: 2 stages of an encoder with deepstack" in train(space, 3, "run", ["vision.layout.pp=2"], expect=78).stderr
+
+
+LORA = [f"section.{section}.lora.{key}" for section in ("vision", "language") for key in ("rank=2", "alpha=3", "weights=adapter")]
+
+
+def test_adapters_of_both_models_train_as_by_peft(space):
+    """All linear layers of both have one (make_lora.py). Losses of other layouts, merged weights, and the adapter that comes out."""
+    shutil.copytree(FAMILIES / "qwen3_vl_lora", space.path / "adapter")
+    train(space, 4, "four", ["vision.layout.tp=2", "language.layout.tp=2"], [*TUNING, *LORA])
+    expected = Safetensors(FAMILIES / "qwen3_vl_lora/reference.safetensors")["losses"]
+    assert expected[-1] < 0.9 * expected[0], "trains too little for a difference to show"
+    print(relative(space.losses("four"), expected))
+    assert relative(space.losses("four"), expected) <= 1e-4
+    values = [*LORA, "train.steps=4", "optimizer.learning_rate=0.01"]
+    train(space, 2, "two", values=values)
+    train(space, 6, "other", ["vision.layout.tp=2", "language.layout.tp=2", "language.layout.pp=2", "language.layout.stages=[2,1]"], values)
+    assert relative(space.losses("other"), space.losses("two")) <= 1e-5 < relative(space.losses("two")[3:], space.losses("two")[:1])
+    train(space, 2, "short", values=[*values, "train.steps=3"])
+    export(space, 3, "runs/short", "--to", "merged")
+    space.train(2, "deck.toml", "merged", [f"section.{section}.weights=merged" for section in ("vision", "language")] + ["train.steps=1"])
+    export(space, 2, "runs/short", "--to", "tuned", "--adapter")
+    train(space, 2, "tuned", values=[*(value.replace("=adapter", "=tuned") for value in LORA), "train.steps=1"])
+    for name in ("merged", "tuned"):
+        assert relative(space.losses(name), space.losses("two")[3:]) <= 1e-5, name
+    ours, peft = (Safetensors(space.path / folder / "adapter_model.safetensors") for folder in ("tuned", "adapter"))
+    shapes = [{name: tensor["shape"] for name, tensor in file.header.items() if name != "__metadata__"} for file in (ours, peft)]
+    assert shapes[0] == shapes[1] and any("visual" in name for name in shapes[0])
+    # One folder of PEFT has one rank.
+    train(space, 2, "unlike", values=["section.vision.lora.rank=2", "section.language.lora.rank=4", "train.steps=1"])
+    refused = mpirun(1, "export", "runs/unlike", "--to", "unlike", "--adapter", cwd=space.path)
+    assert refused.returncode == 64 and "unlike rank or alpha" in refused.stderr
+    export(space, 1, "runs/unlike", "--section", "vision", "--to", "unlike", "--adapter")

@@ -68,10 +68,6 @@ void check_config(const std::string& folder, const Lora& lora, Pulse& pulse) {
         if (config.at("r") != lora.rank) differs("r", config.at("r").dump(), std::to_string(lora.rank));
         if (config.at("lora_alpha").get<double>() != lora.alpha)
             differs("lora_alpha", config.at("lora_alpha").dump(), fmt::format("{}", lora.alpha));
-        const auto targets = config.at("target_modules").get<std::set<std::string>>();
-        if (targets != std::set<std::string>(lora.targets.begin(), lora.targets.end()))
-            differs("target_modules", fmt::format("{}", fmt::join(targets, ", ")),
-                    fmt::format("{}", fmt::join(lora.targets, ", ")));
     } catch (const Json::exception& error) {
         throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, error.what()));
     }
@@ -92,6 +88,29 @@ const safetensors::TensorInfo& find_tensor(const safetensors::SafetensorsFile& f
                                 fmt::join(piece.shape, ", ")));
     file.check_type(*tensor);
     return *tensor;
+}
+
+constexpr std::string_view kBase = "base_model.model.";
+
+/// Whether this tensor adapts the folder's model of the other kind: PEFT has both in one file.
+bool is_of_other_kind(const model::ModelSpec& spec, std::string_view tensor) {
+    return tensor.starts_with(kBase) && families::is_of_other_kind(spec, tensor.substr(kBase.size()));
+}
+
+/// Compares the linear layers that have an adapter in the file with those that do by the deck.
+void check_targets(const safetensors::SafetensorsFile& file, const model::ModelSpec& spec, const Lora& lora) {
+    std::set<std::string, std::less<>> targets;
+    for (const safetensors::TensorInfo& tensor : file.tensors()) {
+        if (is_of_other_kind(spec, tensor.name)) continue;
+        const std::string_view layer = std::string_view(tensor.name).substr(0, tensor.name.rfind(".lora_"));
+        const std::string_view target = families::lora_target_of(layer);
+        targets.emplace(target.empty() ? layer.substr(layer.rfind('.') + 1) : target);
+    }
+    if (targets != std::set<std::string, std::less<>>(lora.targets.begin(), lora.targets.end()))
+        throw Error(
+            ExitCode::bad_data,
+            fmt::format("{}: it adapts {}, but by the deck {}; change section.lora.targets",
+                        file.path().string(), fmt::join(targets, ", "), fmt::join(lora.targets, ", ")));
 }
 
 }  // namespace
@@ -120,6 +139,7 @@ void check_adapter_folder(const std::string& folder, const model::ModelSpec& spe
                           Pulse& pulse) {
     check_config(folder, lora, pulse);
     const safetensors::SafetensorsFile file(path_in(folder, kAdapterWeights), pulse);
+    check_targets(file, spec, lora);
     std::set<std::string, std::less<>> used;
     for (const auto& [name, shape] : parameters_of(spec, lora)) {
         if (!parallel::is_adapter(name)) continue;
@@ -129,7 +149,7 @@ void check_adapter_folder(const std::string& folder, const model::ModelSpec& spe
         }
     }
     for (const safetensors::TensorInfo& tensor : file.tensors())
-        if (!used.contains(tensor.name))
+        if (!used.contains(tensor.name) && !is_of_other_kind(spec, tensor.name))
             throw Error(
                 ExitCode::bad_data,
                 fmt::format("{}: tensor \"{}\" is not part of this adapter; the adapter is of another "

@@ -35,25 +35,18 @@ std::string setting(const Settings& settings, const std::string& key) {
     return at == settings.end() ? std::string() : at->second;
 }
 
-/// A section of the checkpoint with its model, and the folder that it started from.
-struct Exported {
-    std::string section, folder;
-    model::ModelSpec spec;
-    Lora lora;
-};
-
 /// The path in one form: with or without a slash at its end it names one folder.
 std::string folder_named(const std::string& weights) {
     const std::string path = fs::path(weights).lexically_normal().string();
     return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
 }
 
-Exported describe(const Settings& settings, const std::string& section) {
-    Exported found{.section = section,
-                   .folder = folder_named(setting(settings, "section." + section + ".weights")),
-                   .spec = workload::spec_of(
-                       config::model_of(settings, setting(settings, "section." + section + ".model"))),
-                   .lora = config::lora_of(settings, section)};
+ExportedSection describe(const Settings& settings, const std::string& section) {
+    ExportedSection found{.section = section,
+                          .folder = folder_named(setting(settings, "section." + section + ".weights")),
+                          .spec = workload::spec_of(
+                              config::model_of(settings, setting(settings, "section." + section + ".model"))),
+                          .lora = config::lora_of(settings, section)};
     if (families::find_family(found.spec.family)->model_type.empty())
         throw Error(ExitCode::bad_data,
                     fmt::format("section {}: a model of family {} has no form that other programs load; "
@@ -65,19 +58,19 @@ Exported describe(const Settings& settings, const std::string& section) {
 
 /// Returns the sections to export: the one that was asked for, the only one, or all where they are the models
 /// of one folder.
-std::vector<Exported> choose_sections(const std::string& checkpoint, const Settings& settings,
-                                      const std::string& asked) {
+std::vector<ExportedSection> choose_sections(const std::string& checkpoint, const Settings& settings,
+                                             const std::string& asked) {
     const std::vector<std::string> names = io::sections_of(checkpoint);
     if (std::find(names.begin(), names.end(), asked) != names.end()) return {describe(settings, asked)};
-    std::vector<Exported> all;
+    std::vector<ExportedSection> all;
     std::set<std::pair<std::string, model::ModelSpec::Kind>> kinds;
     if (asked.empty())
         for (const std::string& name : names) {
             all.push_back(describe(settings, name));
             kinds.emplace(all.back().folder, all.back().spec.kind);
         }
-    const bool one_folder = std::all_of(all.begin(), all.end(),
-                                        [&](const Exported& e) { return e.folder == all.front().folder; });
+    const bool one_folder = std::all_of(
+        all.begin(), all.end(), [&](const ExportedSection& e) { return e.folder == all.front().folder; });
     if (!all.empty() && one_folder && kinds.size() == all.size()) return all;
     throw Error(ExitCode::usage,
                 fmt::format("{}: {}; give --section, one of {}", checkpoint,
@@ -97,10 +90,10 @@ safetensors::StoredType type_of(safetensors::SafetensorsFolder& from, const std:
 /// What an exported folder consists of, and the part of it that each rank writes.
 class Contents {
 public:
-    Contents(const std::string& checkpoint, const std::vector<Exported>& sections,
+    Contents(const std::string& checkpoint, const std::vector<ExportedSection>& sections,
              safetensors::SafetensorsFolder& from, Pulse& pulse)
         : checkpoint_(checkpoint), from_(from), pulse_(pulse) {
-        for (const Exported& e : sections) {
+        for (const ExportedSection& e : sections) {
             sections_.push_back({e, {}});
             for (const auto& [name, shape] : parameters_of(e.spec)) {
                 sections_.back().parameters.push_back(
@@ -112,7 +105,7 @@ public:
         // A folder of which one model was trained remains a whole folder.
         copied_ = tensors_.size();
         for (const auto& entry : from.entries()) {
-            const auto other = [&](const Exported& e) {
+            const auto other = [&](const ExportedSection& e) {
                 return families::is_of_other_kind(e.spec, entry.tensor);
             };
             if (!families::is_ignored(entry.tensor) && std::all_of(sections.begin(), sections.end(), other))
@@ -148,7 +141,7 @@ public:
 
 private:
     struct Section {
-        Exported of;
+        ExportedSection of;
         std::vector<ExportedParameter> parameters;
     };
 
@@ -196,19 +189,8 @@ void copy_companions(const fs::path& from, const fs::path& to) {
 void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse) {
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, pulse);
     const Settings settings = io::read_train_state(checkpoint, pulse).settings;
-    const std::vector<Exported> sections = choose_sections(checkpoint, settings, line.section);
-    if (line.adapter) {
-        const Exported& e = sections.front();
-        if (sections.size() > 1 || !e.lora.enabled())
-            throw Error(ExitCode::usage,
-                        sections.size() > 1
-                            ? fmt::format("{}: has several sections; give --section, that with the adapter",
-                                          checkpoint)
-                            : fmt::format("section {}: has no adapter; leave --adapter out", e.section),
-                        Scope::all_ranks);
-        return export_adapter(world, io::SectionReader(checkpoint, e.section, pulse), e.spec, e.lora,
-                              e.folder, line.to, pulse);
-    }
+    const std::vector<ExportedSection> sections = choose_sections(checkpoint, settings, line.section);
+    if (line.adapter) return export_adapter(world, checkpoint, sections, line.to, pulse);
     const std::string& folder = sections.front().folder;
     if (!fs::exists(fs::path(folder) / "config.json"))
         throw Error(ExitCode::input_missing,
@@ -230,7 +212,7 @@ void run_export(const comm::Communicator& world, const config::CommandLine& line
         copy_companions(folder, line.to);
         writer.publish();
         std::vector<std::string> names;
-        for (const Exported& e : sections) names.push_back(e.section);
+        for (const ExportedSection& e : sections) names.push_back(e.section);
         log::info(
             "{}: {} tensors of {} of {}{}", line.to, contents.tensors().size() - contents.copied(),
             fmt::join(names, " and "), checkpoint,

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "families/family.hpp"
@@ -22,11 +23,36 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-/// "q_proj" of "model.layers.0.self_attn.q_proj.weight".
-std::string_view target_of(std::string_view tensor) {
-    tensor.remove_suffix(kWeight.size());
-    return tensor.substr(tensor.rfind('.') + 1);
+/// The adapters of all sections, which PEFT describes together.
+Lora together(const std::string& checkpoint, const std::vector<ExportedSection>& sections) {
+    Lora all;
+    const ExportedSection* first = nullptr;
+    for (const ExportedSection& section : sections) {
+        if (!section.lora.enabled()) continue;
+        if (first && (section.lora.rank != all.rank || section.lora.alpha != all.alpha))
+            throw Error(ExitCode::usage,
+                        fmt::format("{}: sections {} and {} have adapters of unlike rank or alpha, and one "
+                                    "folder holds one of each; give --section",
+                                    checkpoint, first->section, section.section),
+                        Scope::all_ranks);
+        if (!first) first = &section;
+        all.rank = section.lora.rank;
+        all.alpha = section.lora.alpha;
+        all.targets.insert(all.targets.end(), section.lora.targets.begin(), section.lora.targets.end());
+    }
+    if (!first)
+        throw Error(ExitCode::usage,
+                    fmt::format("{}: section {} has no adapter; leave --adapter out", checkpoint,
+                                sections.front().section),
+                    Scope::all_ranks);
+    return all;
 }
+
+/// A parameter of an adapter, and the section that it is stored in.
+struct Source {
+    std::size_t section;
+    ExportedParameter parameter;
+};
 
 }  // namespace
 
@@ -40,7 +66,9 @@ AdapterDelta::AdapterDelta(const io::SectionReader& stored, const model::ModelSp
     columns_ = shape[1];
     std::int64_t row = 0, of_a = 0, of_b = 0;
     for (const families::Piece& piece : families::pieces_of(spec, parameter, shape)) {
-        if (lora.has(target_of(piece.tensor))) {
+        const std::string_view layer =
+            std::string_view(piece.tensor).substr(0, piece.tensor.size() - kWeight.size());
+        if (lora.has(families::lora_target_of(layer))) {
             matrices_.push_back({{row, row + piece.rows()}, of_a, of_b});
             of_a += rank_;
             of_b += piece.rows();
@@ -79,17 +107,19 @@ void AdapterDelta::add_to(Range block, float* values) const {
     }
 }
 
-void export_adapter(const comm::Communicator& world, const io::SectionReader& stored,
-                    const model::ModelSpec& spec, const Lora& lora, const std::string& base,
-                    const std::string& folder, Pulse& pulse) {
-    std::vector<ExportedParameter> sources;
+void export_adapter(const comm::Communicator& world, const std::string& checkpoint,
+                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse) {
+    const Lora lora = together(checkpoint, sections);
+    std::vector<Source> sources;
     std::vector<safetensors::TensorSpec> tensors;
-    for (const auto& [name, shape] : parameters_of(spec, lora)) {
-        if (!parallel::is_adapter(name)) continue;
-        sources.push_back({name, shape, families::adapter_pieces(spec, lora, name, shape), tensors.size()});
-        for (const families::Piece& piece : sources.back().pieces)
-            tensors.push_back({piece.tensor, safetensors::StoredType::f32, piece.shape});
-    }
+    for (std::size_t s = 0; s < sections.size(); ++s)
+        for (const auto& [name, shape] : parameters_of(sections[s].spec, sections[s].lora)) {
+            if (!parallel::is_adapter(name)) continue;
+            const auto pieces = families::adapter_pieces(sections[s].spec, sections[s].lora, name, shape);
+            sources.push_back({s, {name, shape, pieces, tensors.size()}});
+            for (const families::Piece& piece : pieces)
+                tensors.push_back({piece.tensor, safetensors::StoredType::f32, piece.shape});
+        }
     // PEFT loads one file.
     safetensors::OutputLayout layout =
         safetensors::lay_out(std::move(tensors), std::numeric_limits<std::uint64_t>::max());
@@ -99,14 +129,18 @@ void export_adapter(const comm::Communicator& world, const io::SectionReader& st
         if (world.rank() == 0) writer.prepare();
     });
     comm::agree(world, [&] {
-        for (const ExportedParameter& source : sources) {
-            const Shard all = whole(source.shape);
+        std::vector<io::SectionReader> stored;
+        for (const ExportedSection& section : sections)
+            stored.emplace_back(checkpoint, section.section, pulse);
+        for (const Source& source : sources) {
+            const auto& [name, shape, pieces, first_tensor] = source.parameter;
+            const Shard all = whole(shape);
             const Range part = part_of(all.size(), world.rank(), world.size());
             if (part.size() == 0) continue;
-            pulse.doing("exporting " + source.name);
+            pulse.doing("exporting " + name);
             const std::vector<float> values =
-                stored.read(source.name, source.shape, io::Stored::weight, all, part);
-            source.write(part, values.data(), writer);
+                stored[source.section].read(name, shape, io::Stored::weight, all, part);
+            source.parameter.write(part, values.data(), writer);
         }
         writer.sync();
     });
@@ -114,7 +148,7 @@ void export_adapter(const comm::Communicator& world, const io::SectionReader& st
         if (world.rank() != 0) return;
         const std::filesystem::path at(folder);
         // Where the section did not start from a model folder, PEFT is told of the model when it loads.
-        const std::filesystem::path model(base);
+        const std::filesystem::path model(sections.front().folder);
         const std::string absolute = std::filesystem::exists(model / "config.json")
                                          ? std::filesystem::absolute(model).lexically_normal().string()
                                          : std::string();

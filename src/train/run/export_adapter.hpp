@@ -11,6 +11,7 @@
 #include "comm/communicator.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "model/module.hpp"
+#include "train/run/exported_parameter.hpp"
 
 namespace maestro::train {
 
@@ -36,10 +37,10 @@ private:
     std::vector<float> a_, b_;
 };
 
-/// Writes the folder of a PEFT adapter, with F32 tensors. `base`: the weights that the section started from.
-/// Collective. Error(cannot_create, bad_data, io_error).
-void export_adapter(const comm::Communicator& world, const io::SectionReader& stored,
-                    const model::ModelSpec& spec, const Lora& lora, const std::string& base,
-                    const std::string& folder, Pulse& pulse);
+/// Writes the folder of a PEFT adapter, with F32 tensors, from those sections of the checkpoint that have
+/// adapters: those of the models of one folder are one adapter. Collective. Error(usage) where PEFT has no
+/// such adapter; Error(cannot_create, bad_data, io_error).
+void export_adapter(const comm::Communicator& world, const std::string& checkpoint,
+                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse);
 
 }  // namespace maestro::train

@@ -1,4 +1,4 @@
-// A parameter on its way from a checkpoint to the tensors of a folder.
+// Sections and parameters on their way from a checkpoint to the tensors of a folder.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,13 @@
 #include "safetensors/safetensors_writer.hpp"
 
 namespace maestro::train {
+
+/// A section of a checkpoint with its model, and the folder that it started from.
+struct ExportedSection {
+    std::string section, folder;
+    model::ModelSpec spec;
+    Lora lora;
+};
 
 struct ExportedParameter {
     std::string name;

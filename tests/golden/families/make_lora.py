@@ -3,7 +3,7 @@
 double precision.
 
     pip install torch transformers peft safetensors numpy
-    python3 make_lora.py [llama] [qwen3]
+    python3 make_lora.py [llama] [qwen3] [qwen3_vl]
 
 Tests read the files and need none of these packages. FAMILY_lora holds
 
@@ -27,13 +27,17 @@ from make_families import FAMILIES, HERE, check, compute, double_precision, fine
 ADAPTERS = {
     "llama": dict(r=4, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     "qwen3": dict(r=3, lora_alpha=4, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
+    "qwen3_vl": dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+                                                        "attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2"]),
 }
 
 
 def read_samples(folder):
     reference, samples = load_file(folder / "reference.safetensors"), []
     while f"tokens.{len(samples)}" in reference:
-        samples.append((reference[f"tokens.{len(samples)}"], reference[f"weights.{len(samples)}"], []))
+        s = len(samples)
+        pictures = [reference[f"picture.{s}.{p}"].numpy() for p in range(9) if f"picture.{s}.{p}" in reference]
+        samples.append((reference[f"tokens.{s}"], reference[f"weights.{s}"], pictures))
     return samples
 
 
@@ -57,8 +61,8 @@ class Trained(torch.nn.Module):
         super().__init__()
         self.whole, self.model = [model], model.base_model.model.model
 
-    def forward(self, ids):
-        return self.whole[0](ids)
+    def forward(self, ids, **inputs):
+        return self.whole[0](ids, **inputs)
 
     def named_parameters(self, *_, **__):
         for name, parameter in self.whole[0].named_parameters():

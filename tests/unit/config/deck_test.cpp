@@ -263,6 +263,9 @@ TEST(Lora, IsRefusedWhereItCannotBeTrained) {
                 HasSubstr("section.language.lora.rank: 0 is out of range; allowed: a whole number from 1"));
     EXPECT_THAT(refusal(with_lora("rank = 8\ntargets = [\"q_proj\", \"qkv\"]"), random),
                 HasSubstr("section.language.lora.targets: 'qkv' is not known; allowed: a list of q_proj, "));
+    EXPECT_THAT(refusal(with_lora("rank = 8\ntargets = [\"attn.qkv\"]"), random),
+                HasSubstr("section.language.lora.targets: this model has no 'attn.qkv'; allowed: a list of "
+                          "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"));
     EXPECT_THAT(refusal(with_lora("rank = 8\ntargets = \"q_proj\""), random),
                 HasSubstr("section.language.lora.targets: wrong type; allowed: a list of q_proj, "));
     EXPECT_THAT(refusal(with_lora("alpha = 8"), random), HasSubstr("section.language.lora.rank: missing"));

@@ -115,14 +115,15 @@ inline void fill_weights(Module& module, const std::string& section) {
     module.parameters().zero_gradients();
 }
 
-/// Layers as in the encoders and language models of other families: vision with LayerNorm, GELU and biases,
-/// both without a norm of heads.
+/// Layers as in the encoders and language models of other families: vision with LayerNorm, GELU, biases and
+/// one adapter of queries, keys and values, both without a norm of heads.
 inline void use_other_forms(ModelSpec& spec) {
     spec.form.head_norm = false;
     if (spec.kind == ModelSpec::Kind::language) return;
     spec.form.norm = LayerForm::Norm::layer;
     spec.form.mlp = LayerForm::Mlp::gelu;
     spec.form.bias = true;
+    spec.form.fused_qkv = true;
 }
 
 /// Adapters of all linear layers, and of one matrix of each fused weight and of one other layer.
