@@ -43,6 +43,23 @@ public:
         if (g.accumulate) work.bytes += static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out));
         ++lines_[{form, g.m, g.n, g.k, work.flops, work.bytes, true, g.in}];
     }
+    void grouped_gemm(const GroupedGemm& g) override {
+        const bool weights = g.form == GroupedGemm::Form::weight_gradient;
+        const std::string form = weights                               ? "dw += dy^T x"
+                                 : g.form == GroupedGemm::Form::output ? "y = x w^T"
+                                                                       : "dx = dy w";
+        backend::Work work = work_of(g);
+        double groups = 0;
+        for (std::size_t i = 0; i < g.groups(); ++i) groups += g.begin[i + 1] > g.begin[i] ? 1 : 0;
+        if (weights)  // as above
+            work.bytes +=
+                groups * static_cast<double>(g.inputs * g.outputs) * static_cast<double>(size_of(g.out));
+        const std::int64_t rows = g.begin.back();
+        Line line{form + ", grouped", rows, g.outputs, g.inputs, work.flops, work.bytes, true, g.in};
+        if (g.form == GroupedGemm::Form::input_gradient) std::swap(line.n, line.k);
+        if (weights) line.m = g.outputs, line.n = g.inputs, line.k = rows;
+        ++lines_[line];
+    }
     bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
         if (epilogue.addend == nullptr) return false;
         gemm(g);

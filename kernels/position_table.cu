@@ -1,6 +1,7 @@
 #include "kernels/position_table.hpp"
 
 #include "kernels/device/for_each.cuh"
+#include "kernels/device/quotient.cuh"
 #include "kernels/device/sorted_rows.cuh"
 
 namespace maestro::kernels {
@@ -8,12 +9,6 @@ namespace maestro::kernels {
 namespace {
 
 constexpr int kNeighbours = 4;
-
-/// i / by. A 64-bit division takes several times as long as a 32-bit one.
-__device__ __forceinline__ std::int64_t quotient(std::int64_t i, std::int64_t by) {
-    if ((i | by) >> 32 == 0) return static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(by);
-    return i / by;
-}
 
 /// Adds to N elements of a row of x, from element i of x on.
 template <class T>

@@ -1,6 +1,7 @@
 #include "kernels/swiglu.hpp"
 
 #include "kernels/device/for_each.cuh"
+#include "kernels/device/quotient.cuh"
 #include "kernels/device/sigmoid.cuh"
 
 namespace maestro::kernels {
@@ -10,11 +11,7 @@ namespace {
 /// The offset in gate_up [rows, 2 * width] of the gate of element i of y [rows, width]. The element's up
 /// value lies `width` further on.
 __device__ __forceinline__ std::int64_t gate_of(std::int64_t i, std::int64_t width) {
-    if ((i | width) >> 32 == 0) {  // a 64-bit division takes several times as long as a 32-bit one
-        const auto small = static_cast<std::uint32_t>(i);
-        return i + static_cast<std::int64_t>(small / static_cast<std::uint32_t>(width)) * width;
-    }
-    return i + i / width * width;
+    return i + quotient(i, width) * width;
 }
 
 template <class T>

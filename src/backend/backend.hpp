@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <source_location>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -129,6 +130,30 @@ public:
         static_cast<void>(g), static_cast<void>(epilogue);
         return false;
     }
+
+    /// A GEMM for each of several groups of rows, each with its own weight matrix [outputs, inputs]. Group e
+    /// has the rows [begin[e], begin[e + 1]) of the N rows, possibly none. The weight matrices lie one after
+    /// another. All matrices are dense; types as in Gemm.
+    struct GroupedGemm {
+        enum class Form {
+            output,          ///< y[N, outputs] = a[N, inputs] b^T, with the weights b
+            input_gradient,  ///< y[N, inputs] = a[N, outputs] b, with the weights b
+            weight_gradient  ///< y += a[N, outputs]^T b[N, inputs], of the shape of the weights
+        };
+        Form form;
+        const void* a;
+        const void* b;
+        void* y;
+        std::span<const std::int64_t> begin;  ///< in host memory: ascending from 0 to N
+        std::int64_t inputs, outputs;
+        DType in, out;
+        std::size_t groups() const { return begin.size() - 1; }
+        Gemm of_group(std::size_t group) const;  ///< with as many rows as the group has, possibly none
+    };
+    virtual void grouped_gemm(const GroupedGemm& g) = 0;
+    /// The sum of the groups with rows. `side` is the smallest of the inputs, the outputs and the mean number
+    /// of rows of these groups.
+    static Work work_of(const GroupedGemm& g);
 
     /// Returns what the library has that computes attention as one fused operation.
     virtual AttentionSupport attention_support() const { return {}; }

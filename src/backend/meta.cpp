@@ -23,6 +23,7 @@ public:
         return read_in_place({});
     }
     void gemm(const Gemm& g) override { count(work_of(g)); }
+    void grouped_gemm(const GroupedGemm& g) override { count(work_of(g)); }
     bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
         // What a GPU does for every shape. The CPU has no epilogues.
         if (traits_.shares_memory || epilogue.addend == nullptr) return false;

@@ -1,5 +1,6 @@
 // GEMMs, and attention over packed sequences.
 #include "ops/attention/attention.hpp"
+#include "ops/grouped_linear.hpp"
 #include "ops/linear.hpp"
 #include "ops/low_rank.hpp"
 #include "types.hpp"
@@ -52,6 +53,47 @@ std::vector<Operation> gemms() {
                           dw = w.sum(sums_of(t), {s.outputs, s.inputs}),
                           dbias = w.sum(sums_of(t), {s.outputs});
              return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw, dbias, w.scratch); };
+         },
+         Operation::Shape::gemm},
+    };
+}
+
+/// The linear layers of eight experts: one has no rows, one has half of them, and the others share the rest.
+struct Experts {
+    Experts(Workbench& w, DType t, const Sizes& s)
+        : x(w.random(t, {s.rows, s.inputs})),
+          dy(w.random(t, {s.rows, s.outputs})),
+          weights(w.random(t, {kExperts * s.outputs, s.inputs})) {
+        begin = {0, 0, s.rows / 2};
+        for (std::int64_t i = 3; i <= kExperts; ++i)
+            begin.push_back(s.rows / 2 + (s.rows - s.rows / 2) * (i - 2) / (kExperts - 2));
+    }
+    static constexpr std::int64_t kExperts = 8;
+    Tensor x, dy, weights;
+    std::vector<std::int64_t> begin;
+};
+
+std::vector<Operation> grouped() {
+    return {
+        {"grouped_linear", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Experts e(w, t, s);
+             const Tensor y = w.result(t, {s.rows, s.outputs});
+             return [=, &w] { ops::grouped_linear(w.b, e.x, e.weights, e.begin, y); };
+         },
+         Operation::Shape::gemm},
+        {"grouped_linear_backward_input", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Experts e(w, t, s);
+             const Tensor dx = w.result(t, {s.rows, s.inputs});
+             return [=, &w] { ops::grouped_linear_backward_input(w.b, e.dy, e.weights, e.begin, dx); };
+         },
+         Operation::Shape::gemm},
+        {"grouped_linear_backward_weight", kArithmetic, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Experts e(w, t, s);
+             const Tensor dw = w.sum(sums_of(t), {Experts::kExperts * s.outputs, s.inputs});
+             return [=, &w] { ops::grouped_linear_backward_weight(w.b, e.dy, e.x, e.begin, dw); };
          },
          Operation::Shape::gemm},
     };
@@ -157,7 +199,7 @@ std::vector<Operation> attention() {
 }  // namespace
 
 std::vector<Operation> matmul_operations() {
-    return concatenate({gemms(), low_rank(), attention()});
+    return concatenate({gemms(), grouped(), low_rank(), attention()});
 }
 
 }  // namespace maestro::gpu_check

@@ -35,6 +35,15 @@ public:
     int threads() const override { return threads_; }
     void gemm(const Gemm& g) override {
         count(work_of(g));
+        run(g);
+    }
+    void grouped_gemm(const GroupedGemm& g) override {
+        count(work_of(g));
+        for (std::size_t group = 0; group < g.groups(); ++group) run(g.of_group(group));
+    }
+
+private:
+    static void run(const Gemm& g) {
         if (g.in == DType::bf16 && g.out == DType::bf16)
             gemm_loops<bf16, bf16>(g);
         else if (g.in == DType::bf16)
@@ -42,8 +51,6 @@ public:
         else
             cpu_gemm(g);
     }
-
-private:
     int threads_;
 };
 

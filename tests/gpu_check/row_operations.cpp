@@ -1,14 +1,17 @@
 // Elementwise and row-wise operations.
+#include <algorithm>
 #include <array>
 
 #include "ops/adamw.hpp"
 #include "ops/elementwise.hpp"
+#include "ops/expert_rows.hpp"
 #include "ops/gelu.hpp"
 #include "ops/layer_norm.hpp"
 #include "ops/linear.hpp"
 #include "ops/reduce.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
+#include "ops/router.hpp"
 #include "ops/swiglu.hpp"
 #include "types.hpp"
 
@@ -220,10 +223,92 @@ std::vector<Operation> rotary() {
     };
 }
 
+constexpr std::int64_t kChoices = 8;  ///< experts of a row
+
+/// What a router reads and computes, for at most 128 experts. One by sigmoid has a bias.
+struct Router {
+    Router(Workbench& w, DType t, const Sizes& s, ops::RouterScore score)
+        : form{score},
+          logits(w.random(t, {s.rows, experts_of(s)}, 2)),
+          bias(score == ops::RouterScore::sigmoid ? w.random(t, {experts_of(s)}) : Tensor{}),
+          scores(w.result(t, {s.rows, experts_of(s)})),
+          choice(w.result(DType::i32, {s.rows, kChoices})),
+          weight(w.result(t, {s.rows, kChoices})) {}
+    static std::int64_t experts_of(const Sizes& s) { return std::min<std::int64_t>(s.columns, 128); }
+    void route(Workbench& w) const { ops::route(w.b, logits, bias, form, scores, choice, weight); }
+
+    ops::RouterForm form;
+    Tensor logits, bias, scores, choice, weight;
+};
+
+Run route(Workbench& w, DType t, const Sizes& s, ops::RouterScore score) {
+    const Router router(w, t, s, score);
+    return [=, &w] { router.route(w); };
+}
+
+Run route_backward(Workbench& w, DType t, const Sizes& s, ops::RouterScore score) {
+    const Router router(w, t, s, score);
+    const Tensor d_weight = w.random(t, {s.rows, kChoices}),
+                 d_logits = w.result(t, {s.rows, Router::experts_of(s)});
+    router.route(w);
+    return
+        [=, &w] { ops::route_backward(w.b, d_weight, router.scores, router.choice, router.form, d_logits); };
+}
+
+std::vector<Operation> experts() {
+    using ops::RouterScore;
+    return {
+        {"route", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) { return route(w, t, s, RouterScore::softmax); }},
+        {"route, sigmoid", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) { return route(w, t, s, RouterScore::sigmoid); }},
+        {"route_backward", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) { return route_backward(w, t, s, RouterScore::softmax); }},
+        {"route_backward, sigmoid", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) { return route_backward(w, t, s, RouterScore::sigmoid); }},
+        {"balance_backward", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             constexpr std::int64_t kGroups = 4;
+             const std::int64_t experts = Router::experts_of(s);
+             std::vector<std::int32_t> groups;
+             for (std::int64_t r = 0; r < s.rows; ++r)
+                 groups.push_back(static_cast<std::int32_t>(r * kGroups / s.rows));
+             const Tensor scores = w.random(t, {s.rows, experts}), group = w.list(groups),
+                          chosen = w.random(t, {kGroups, experts}), factor = w.random(t, {kGroups}),
+                          d = w.sum(t, {s.rows, experts});
+             return [=, &w] {
+                 ops::balance_backward(w.b, scores, group, chosen, factor, {ops::RouterScore::softmax}, d);
+             };
+         }},
+        {"sum_rows", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             std::vector<std::int32_t> places = w.indices(s.rows, s.rows, true);
+             const std::int64_t rows = s.rows / kChoices + 1;
+             places.resize(static_cast<std::size_t>(rows * kChoices), -1);
+             const Tensor position = w.list(places).reshape({rows, kChoices}),
+                          x = w.random(t, {s.rows, s.columns}), sum = w.sum(t, {rows, s.columns});
+             return [=, &w] { ops::sum_rows(w.b, x, position, sum, true); };
+         }},
+        {"weighted_swiglu", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, 2 * s.columns}, 2),
+                          weight = w.random(sums_of(t), {s.rows}), y = w.result(t, {s.rows, s.columns});
+             return [=, &w] { ops::weighted_swiglu(w.b, x, weight, y); };
+         }},
+        {"weighted_swiglu_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, 2 * s.columns}, 2),
+                          weight = w.random(sums_of(t), {s.rows}), dx = w.result(t, {s.rows, 2 * s.columns}),
+                          d_weight = w.result(sums_of(t), {s.rows});
+             return [=, &w] { ops::weighted_swiglu_backward(w.b, dy, x, weight, dx, d_weight); };
+         }},
+    };
+}
+
 }  // namespace
 
 std::vector<Operation> row_operations() {
-    return concatenate({elementwise(), norms(), rotary()});
+    return concatenate({elementwise(), norms(), rotary(), experts()});
 }
 
 }  // namespace maestro::gpu_check

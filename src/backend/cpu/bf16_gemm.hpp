@@ -8,8 +8,8 @@
 
 namespace maestro::backend {
 
-/// Uses the threads of the rank and is not thread-safe itself. Deterministic: the same GEMM gives the same
-/// bits.
+/// Uses the threads of the rank, or within a parallel region those that the calling thread may start there
+/// (omp_set_num_threads). Not thread-safe itself. Deterministic: the same GEMM gives the same bits.
 class Bf16Gemm {
 public:
     virtual ~Bf16Gemm() = default;
@@ -18,8 +18,10 @@ public:
     virtual const char* describe() const = 0;  ///< the instructions that are used, for the log
 };
 
+/// What an implementation is fast for: the GEMMs of layers, or those of groups of some hundred rows.
+enum class Bf16Use { layers, groups };
 /// Returns oneDNN's bf16 GEMM, or null where it would not use bf16 instructions.
-std::unique_ptr<Bf16Gemm> make_bf16_native();
+std::unique_ptr<Bf16Gemm> make_bf16_native(Bf16Use use = Bf16Use::layers);
 /// Returns fp32 GEMMs of converted panels, which run on any processor.
 std::unique_ptr<Bf16Gemm> make_bf16_panels();
 

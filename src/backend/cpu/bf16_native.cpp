@@ -34,8 +34,13 @@ void append_factor(PostOps& operations, float factor) {
 /// have ever new numbers of rows. So the one variable length (m, or k of a weight gradient) is split into
 /// powers of two from kLargest down to kSmallest, and the rest is padded to the next power of two: a few
 /// kernels serve all micro-batches.
+///
+/// GEMMs of groups are small, so that the costs of each part count: a matrix is packed again for each part of
+/// m, and the result is read and written again for each part of k. Their parts are multiples of kSmallest,
+/// and k is padded as a whole.
 class Native final : public Bf16Gemm {
 public:
+    explicit Native(Bf16Use use) : groups_(use == Bf16Use::groups) {}
     const char* describe() const override {
         return includes(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::avx512_core_amx) ? "matrix units"
                                                                                        : "dot products";
@@ -60,8 +65,7 @@ private:
         const std::int64_t length = split_k ? g.k : g.m;
         for (std::int64_t at = 0; at < length;) {
             const std::int64_t remaining = length - at;
-            std::int64_t block = kLargest;
-            while (block > remaining && block > kSmallest) block /= 2;
+            const std::int64_t block = block_of(remaining, split_k);
             Backend::Gemm part = g;
             const auto* a = static_cast<const bf16*>(g.a);
             part.a = a + at * g.lda;
@@ -83,7 +87,18 @@ private:
         }
     }
 
+    /// The length of the next part. It is padded where it is larger than what remains.
+    std::int64_t block_of(std::int64_t remaining, bool split_k) const {
+        if (groups_) {
+            const std::int64_t units = (remaining + (split_k ? kSmallest - 1 : 0)) / kSmallest;
+            return std::clamp(units * kSmallest, kSmallest, kLargest);
+        }
+        std::int64_t block = kLargest;
+        while (block > remaining && block > kSmallest) block /= 2;
+        return block;
+    }
     static std::int64_t padded(std::int64_t length) {
+        if (length > kSmallest) return (length + kSmallest - 1) / kSmallest * kSmallest;
         std::int64_t power = 8;
         while (power < length) power *= 2;
         return power;
@@ -132,7 +147,7 @@ private:
     using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                            bool, bool, bool, bool, double>;
     struct Matmul {
-        memory::desc a, b, y;
+        memory::desc a, b, y, scratch;
         dnnl::matmul primitive;
     };
 
@@ -158,8 +173,13 @@ private:
         if (g.alpha != 1) append_factor(operations, static_cast<float>(g.alpha));
         if (g.accumulate) operations.append_sum(1.0f);
         attributes.set_post_ops(operations);
+        // oneDNN's own scratch memory belongs to the thread that made a primitive. This object may be used by
+        // another one later.
+        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
         const dnnl::matmul::primitive_desc description({a, b, y}, attributes, engine_);
-        return matmuls_.emplace(key, Matmul{a, b, y, dnnl::matmul(description)}).first->second;
+        return matmuls_
+            .emplace(key, Matmul{a, b, y, description.scratchpad_desc(), dnnl::matmul(description)})
+            .first->second;
     }
 
     void execute(const Backend::Gemm& g) {
@@ -167,22 +187,28 @@ private:
         const memory a(matmul.a, engine_, const_cast<void*>(g.a));
         const memory b(matmul.b, engine_, const_cast<void*>(g.b));
         const memory y(matmul.y, engine_, g.y);
-        matmul.primitive.execute(stream_, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
+        scratch_.resize(std::max(scratch_.size(), matmul.scratch.get_size()));
+        const memory scratch(matmul.scratch, engine_, scratch_.data());
+        matmul.primitive.execute(
+            stream_,
+            {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}, {DNNL_ARG_SCRATCHPAD, scratch}});
         stream_.wait();
     }
 
     dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
     dnnl::stream stream_{engine_};
     std::map<Key, Matmul> matmuls_;
-    std::vector<std::byte> a_, b_, y_;  ///< padded copies, of kSmallest rows at most
+    bool groups_;
+    std::vector<std::byte> a_, b_, y_;  ///< padded copies, of kSmallest rows at most, for groups of kLargest
+    std::vector<std::byte> scratch_;    ///< of all primitives
 };
 
 }  // namespace
 
-std::unique_ptr<Bf16Gemm> make_bf16_native() {
+std::unique_ptr<Bf16Gemm> make_bf16_native(Bf16Use use) {
     // Without these instructions oneDNN has no bf16 GEMM (AVX2), or one that is slower than panels (AVX-512).
     if (!includes(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::avx512_core_bf16)) return nullptr;
-    return std::make_unique<Native>();
+    return std::make_unique<Native>(use);
 }
 
 }  // namespace maestro::backend

@@ -10,6 +10,7 @@
 
 #include "backend/cpu/bf16_gemm.hpp"
 #include "backend/cpu/cpu_gemm.hpp"
+#include "backend/cpu/grouped_gemm.hpp"
 #include "backend/cpu/host_memory.hpp"
 
 namespace maestro::backend {
@@ -31,7 +32,7 @@ void flush_denormals() {
 
 class Cpu final : public HostMemory {
 public:
-    explicit Cpu(int threads) : threads_(threads), bf16_(make_bf16_native()) {
+    explicit Cpu(int threads) : threads_(threads), bf16_(make_bf16_native()), grouped_(threads) {
         if (!bf16_) bf16_ = make_bf16_panels();
         MAESTRO_CHECK(threads >= 1, "{} threads", threads);
         omp_set_num_threads(threads);
@@ -54,10 +55,15 @@ public:
         else
             cpu_gemm(g);
     }
+    void grouped_gemm(const GroupedGemm& g) override {
+        count(work_of(g));
+        grouped_.run(g);
+    }
 
 private:
     int threads_;
     std::unique_ptr<Bf16Gemm> bf16_;
+    CpuGroupedGemm grouped_;
 };
 
 }  // namespace

@@ -145,6 +145,18 @@ public:
         queued(1);
         return true;
     }
+    /// One GEMM after another. A GEMM of few rows occupies few multiprocessors and takes about as long as its
+    /// launch. A kernel for all groups would not have these limits: cublasGemmGroupedBatchedEx() is one, but
+    /// it reads the addresses of matrices from device memory.
+    void grouped_gemm(const GroupedGemm& g) override {
+        count(work_of(g));
+        for (std::size_t group = 0; group < g.groups(); ++group) {
+            const Gemm of_group = g.of_group(group);
+            if (of_group.m == 0 || of_group.n == 0 || of_group.k == 0) continue;
+            gemm_.run(of_group, {});
+            queued(1);
+        }
+    }
     void queued(std::int64_t kernels) override { run_ahead_.queued(kernels); }
 
 private:

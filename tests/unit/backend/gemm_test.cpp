@@ -23,7 +23,8 @@ struct Case {
 std::vector<std::unique_ptr<Bf16Gemm>> bf16_implementations() {
     std::vector<std::unique_ptr<Bf16Gemm>> implementations;
     implementations.push_back(make_bf16_panels());
-    if (auto native = make_bf16_native()) implementations.push_back(std::move(native));
+    for (const Bf16Use use : {Bf16Use::layers, Bf16Use::groups})
+        if (auto native = make_bf16_native(use)) implementations.push_back(std::move(native));
     return implementations;
 }
 

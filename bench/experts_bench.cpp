@@ -1,0 +1,204 @@
+// The MLP of a mixture of 64 experts, of which each token uses 8, beside a dense MLP of equal active size:
+// forward and backward of gate_up, SwiGLU and down. Experts are chosen at random, each as likely as any
+// other, and rows are already sorted by expert. Both are measured in turn, and the fastest round counts.
+//     experts_bench [WIDTH HIDDEN TOKENS fp32|bf16 THREADS [ROUNDS]]
+// HIDDEN: channels of an expert. Without arguments: a list of sizes.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "base/error.hpp"
+#include "base/random.hpp"
+#include "ops/grouped_linear.hpp"
+#include "ops/linear.hpp"
+#include "ops/swiglu.hpp"
+
+using namespace maestro;
+
+namespace {
+
+constexpr std::int64_t kExperts = 64, kChosen = 8;
+
+struct Sizes {
+    std::int64_t width = 0, hidden = 0, tokens = 0;
+    DType type = DType::f32;
+    int threads = 1, rounds = 7;
+};
+
+/// The number of the first row of each expert, and that of all rows.
+std::vector<std::int64_t> random_routing(std::int64_t tokens) {
+    std::vector<std::int64_t> begin(kExperts + 1);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+        const auto experts = Random(1, "token " + std::to_string(token)).permutation(kExperts);
+        for (std::size_t i = 0; i < kChosen; ++i) ++begin[static_cast<std::size_t>(experts[i]) + 1];
+    }
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    return begin;
+}
+
+/// The linear layers of an MLP, dense or of experts.
+struct Layers {
+    std::function<void(const Tensor& x, const Tensor& w, const Tensor& y)> forward;
+    std::function<void(const Tensor& dy, const Tensor& w, const Tensor& dx)> backward_input;
+    std::function<void(const Tensor& dy, const Tensor& x, const Tensor& dw)> backward_weight;
+};
+
+/// An MLP of `rows` rows and `hidden` channels, whose weights have `experts` times as many rows as one MLP.
+class Mlp {
+public:
+    Mlp(backend::Backend& b, backend::Arena& arena, const Sizes& s, std::int64_t rows, std::int64_t hidden,
+        std::int64_t experts, Layers layers)
+        : b_(b), layers_(std::move(layers)) {
+        const DType sums = DType::f32;
+        const auto make = [&](DType type, std::int64_t of_rows, std::int64_t columns) {
+            const Tensor t = arena.allocate(type, {of_rows, columns});
+            fill(t);
+            return t;
+        };
+        x_ = make(s.type, rows, s.width), y_ = make(s.type, rows, s.width);
+        gate_up_ = make(s.type, rows, 2 * hidden), active_ = make(s.type, rows, hidden);
+        dx_ = make(s.type, rows, s.width), dy_ = make(s.type, rows, s.width);
+        dgate_up_ = make(s.type, rows, 2 * hidden), dactive_ = make(s.type, rows, hidden);
+        w_gate_up_ = make(s.type, experts * 2 * hidden, s.width);
+        w_down_ = make(s.type, experts * s.width, hidden);
+        dw_gate_up_ = make(sums, experts * 2 * hidden, s.width);
+        dw_down_ = make(sums, experts * s.width, hidden);
+    }
+    static constexpr const char* kParts[] = {"gate_up", "swiglu",     "down",       "down dw",
+                                             "down dx", "swiglu bwd", "gate_up dw", "gate_up dx"};
+    /// Runs part i of the forward and the backward pass.
+    void run(std::size_t part) {
+        switch (part) {
+            case 0:
+                return layers_.forward(x_, w_gate_up_, gate_up_);
+            case 1:
+                return ops::swiglu(b_, gate_up_, active_);
+            case 2:
+                return layers_.forward(active_, w_down_, y_);
+            case 3:
+                return layers_.backward_weight(dy_, active_, dw_down_);
+            case 4:
+                return layers_.backward_input(dy_, w_down_, dactive_);
+            case 5:
+                return ops::swiglu_backward(b_, dactive_, gate_up_, dgate_up_);
+            case 6:
+                return layers_.backward_weight(dgate_up_, x_, dw_gate_up_);
+            default:
+                return layers_.backward_input(dgate_up_, w_gate_up_, dx_);
+        }
+    }
+
+private:
+    /// Random values, which repeat after some thousands.
+    static void fill(const Tensor& t) {
+        static const std::vector<float> values = [] {
+            std::vector<float> list;
+            for (std::uint64_t i = 0; i < 4099; ++i)
+                list.push_back(0.1f * static_cast<float>(Random(1, "values").normal(i)));
+            return list;
+        }();
+        for (std::size_t i = 0; i < static_cast<std::size_t>(t.size()); ++i)
+            if (t.dtype == DType::bf16)
+                t.as<bf16>()[i] = bf16(values[i % values.size()]);
+            else
+                t.as<float>()[i] = values[i % values.size()];
+    }
+    backend::Backend& b_;
+    Layers layers_;
+    Tensor x_, y_, gate_up_, active_, dx_, dy_, dgate_up_, dactive_;
+    Tensor w_gate_up_, w_down_, dw_gate_up_, dw_down_;
+};
+
+void measure(const Sizes& s) {
+    const auto backend = backend::make_cpu(s.threads);
+    const std::int64_t rows = kChosen * s.tokens, weights = 3 * kExperts * s.hidden * s.width;
+    // Of fp32, with some room: the dense MLP has an eighth of the rows, and an eighth of the weights.
+    const std::int64_t elements = rows * (5 * s.width + 12 * s.hidden) + 3 * weights;
+    backend::Arena arena(*backend, sizeof(float) * static_cast<std::size_t>(elements));
+    backend::Backend& b = *backend;
+    const std::vector<std::int64_t> begin = random_routing(s.tokens);
+    std::vector<Mlp> both;
+    both.emplace_back(b, arena, s, s.tokens, kChosen * s.hidden, 1,
+                      Layers{[&](const auto& x, const auto& w, const auto& y) { ops::linear(b, x, w, y); },
+                             [&](const auto& dy, const auto& w, const auto& dx) {
+                                 ops::linear_backward_input(b, dy, w, dx, false);
+                             },
+                             [&](const auto& dy, const auto& x, const auto& dw) {
+                                 ops::linear_backward_weight(b, dy, x, dw);
+                             }});
+    both.emplace_back(
+        b, arena, s, rows, s.hidden, kExperts,
+        Layers{[&](const auto& x, const auto& w, const auto& y) { ops::grouped_linear(b, x, w, begin, y); },
+               [&](const auto& dy, const auto& w, const auto& dx) {
+                   ops::grouped_linear_backward_input(b, dy, w, begin, dx);
+               },
+               [&](const auto& dy, const auto& x, const auto& dw) {
+                   ops::grouped_linear_backward_weight(b, dy, x, begin, dw);
+               }});
+    constexpr std::size_t kParts = std::size(Mlp::kParts);
+    using Clock = std::chrono::steady_clock;
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    std::vector<std::vector<double>> part_s(2, std::vector<double>(kParts, kNone));
+    std::vector<double> pass_s(2, kNone);
+    for (int round = 0; round <= s.rounds; ++round)
+        for (std::size_t m = 0; m < 2; ++m) {
+            double sum = 0;
+            for (std::size_t part = 0; part < kParts; ++part) {
+                const auto start = Clock::now();
+                both[m].run(part);
+                const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+                sum += seconds;
+                part_s[m][part] = std::min(part_s[m][part], seconds);
+            }
+            if (round > 0) pass_s[m] = std::min(pass_s[m], sum);  // the first round compiles kernels
+        }
+    const auto tokens = static_cast<double>(s.tokens);
+    fmt::print(
+        "width {}, hidden {}, {} tokens, {}, {} thread{}: dense {:.0f} tokens/s, experts {:.0f} tokens/s, "
+        "ratio {:.3f}\n    dense / experts:",
+        s.width, s.hidden, s.tokens, s.type == DType::bf16 ? "bf16" : "fp32", s.threads,
+        s.threads == 1 ? "" : "s", tokens / pass_s[0], tokens / pass_s[1], pass_s[0] / pass_s[1]);
+    for (std::size_t part = 0; part < kParts; ++part)
+        fmt::print("{} {} {:.1f}/{:.1f} ms", part > 0 ? "," : "", Mlp::kParts[part], 1e3 * part_s[0][part],
+                   1e3 * part_s[1][part]);
+    fmt::print("\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        if (argc > 1) {
+            if (argc < 6)
+                throw Error(ExitCode::usage,
+                            "experts_bench [WIDTH HIDDEN TOKENS fp32|bf16 THREADS [ROUNDS]]");
+            measure({.width = std::stoll(argv[1]),
+                     .hidden = std::stoll(argv[2]),
+                     .tokens = std::stoll(argv[3]),
+                     .type = std::string(argv[4]) == "bf16" ? DType::bf16 : DType::f32,
+                     .threads = std::stoi(argv[5]),
+                     .rounds = argc > 6 ? std::stoi(argv[6]) : 7});
+            return 0;
+        }
+        for (const DType type : {DType::f32, DType::bf16})
+            for (const int threads : {1, 2})
+                for (const std::int64_t width : {512, 1024})
+                    for (const std::int64_t tokens : {2048, 4096})
+                        measure({.width = width,
+                                 .hidden = 256,
+                                 .tokens = tokens,
+                                 .type = type,
+                                 .threads = threads});
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "{}\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,93 @@
+#include "backend/cpu/grouped_gemm.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_gemm.hpp"
+
+namespace maestro::backend {
+
+namespace {
+
+/// A piece has at most this share of the whole work, so that threads are balanced even if one group has all
+/// rows. With dozens of groups of similar size, each of them is one piece.
+constexpr std::int64_t kMinPieces = 32;
+constexpr std::int64_t kMinWork = 1 << 20;  ///< multiply-adds of a piece: it takes some tens of microseconds
+/// A side of a piece: oneDNN packs both matrices of a GEMM, which costs a tenth of its time at this size.
+constexpr std::int64_t kMinSide = 128;
+constexpr std::int64_t kSideUnit = 64;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
+
+std::int64_t work_of(const Backend::Gemm& g) {
+    return g.m * g.n * g.k;
+}
+
+const void* advance(const void* base, std::int64_t elements, DType type) {
+    return static_cast<const std::byte*>(base) + static_cast<std::size_t>(elements) * size_of(type);
+}
+
+/// The rows [row, row + m) and columns [column, column + n) of the result of `g`.
+Backend::Gemm piece_of(Backend::Gemm g, std::int64_t row, std::int64_t m, std::int64_t column,
+                       std::int64_t n) {
+    g.a = advance(g.a, g.transpose_a ? row : row * g.lda, g.in);
+    g.b = advance(g.b, g.transpose_b ? column * g.ldb : column, g.in);
+    g.y = const_cast<void*>(advance(g.y, row * g.ldy + column, g.out));
+    g.m = m;
+    g.n = n;
+    return g;
+}
+
+/// The length of a part when `length` is divided into at most `parts` parts.
+std::int64_t part_of(std::int64_t length, std::int64_t parts) {
+    return ceil_div(ceil_div(length, parts), kSideUnit) * kSideUnit;
+}
+
+}  // namespace
+
+std::vector<Backend::Gemm> pieces_of(const Backend::GroupedGemm& g) {
+    const std::int64_t limit =
+        std::max(ceil_div(g.begin.back() * g.inputs * g.outputs, kMinPieces), kMinWork);
+    std::vector<Backend::Gemm> pieces;
+    for (std::size_t group = 0; group < g.groups(); ++group) {
+        const Backend::Gemm whole = g.of_group(group);
+        if (work_of(whole) == 0) continue;
+        // Rows are divided first, because the columns of a piece are those of all of its group's weights.
+        const std::int64_t parts = ceil_div(work_of(whole), limit);
+        const std::int64_t of_rows = std::clamp<std::int64_t>(whole.m / kMinSide, 1, parts);
+        const std::int64_t of_columns =
+            std::clamp<std::int64_t>(whole.n / kMinSide, 1, ceil_div(parts, of_rows));
+        const std::int64_t m = part_of(whole.m, of_rows), n = part_of(whole.n, of_columns);
+        for (std::int64_t row = 0; row < whole.m; row += m)
+            for (std::int64_t column = 0; column < whole.n; column += n)
+                pieces.push_back(
+                    piece_of(whole, row, std::min(m, whole.m - row), column, std::min(n, whole.n - column)));
+    }
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [](const auto& one, const auto& other) { return work_of(one) > work_of(other); });
+    return pieces;
+}
+
+void CpuGroupedGemm::run(const Backend::GroupedGemm& g) {
+    const std::vector<Backend::Gemm> pieces = pieces_of(g);
+#pragma omp parallel num_threads(threads_)
+    {
+        omp_set_num_threads(1);  // in regions within this one, and for oneDNN's choice of a kernel
+        auto& bf16_gemm = bf16_[static_cast<std::size_t>(omp_get_thread_num())];
+        if (g.in == DType::bf16 && !bf16_gemm) {
+            bf16_gemm = make_bf16_native(Bf16Use::groups);
+            if (!bf16_gemm) bf16_gemm = make_bf16_panels();
+        }
+#pragma omp for schedule(dynamic)
+        for (std::size_t i = 0; i < pieces.size(); ++i)
+            if (g.in == DType::bf16)
+                bf16_gemm->run(pieces[i]);
+            else
+                cpu_gemm(pieces[i]);
+    }
+}
+
+}  // namespace maestro::backend
