@@ -46,6 +46,7 @@ private:
     void complete_models(Deck& deck);
     void finish(Deck& deck);
     void finish_models(Deck& deck);
+    void finish_experts(const std::string& key, const Model& m);
     void check_sections(const Deck& deck);
     void check_tuning(const Deck& deck, const Section& section);
     void finish_lora(const Deck& deck, Section& section);
@@ -237,7 +238,43 @@ void DeckReader::finish_models(Deck& deck) {
                                 fmt::join(deepstack, ", "), m.layers - 1));
         if (m.kind == "language" && m.vocabulary == 0)
             fail_at(key + "vocabulary", "missing; required for a language model");
+        finish_experts(key, m);
+        if (m.mlp == 0 && (m.experts == 0 || m.dense_layers > 0))
+            fail_at(key + "mlp", "missing; required for layers without experts");
     }
+}
+
+void DeckReader::finish_experts(const std::string& key, const Model& m) {
+    if (m.experts == 0) {
+        for (const auto& [name, value] :
+             {std::pair{"experts_per_token", m.experts_per_token}, std::pair{"expert_mlp", m.expert_mlp},
+              std::pair{"shared_expert_mlp", m.shared_expert_mlp}, std::pair{"dense_layers", m.dense_layers}})
+            if (value != 0)
+                fail_at(key + name,
+                        fmt::format("{} without experts; give their number by {}experts", value, key));
+        if (m.family == "qwen3_moe")
+            fail_at(key + "experts", "missing; required for a model of family qwen3_moe");
+        return;
+    }
+    if (m.kind != "language")
+        fail_at(key + "experts", fmt::format("a {} model has none; remove the key", m.kind));
+    if (m.family != "maestro" && m.family != "qwen3_moe")
+        fail_at(key + "experts",
+                fmt::format("a model of family {} has none; allowed: maestro, qwen3_moe", m.family));
+    if (m.experts_per_token < 1 || m.experts_per_token > m.experts)
+        fail_at(key + "experts_per_token",
+                fmt::format(
+                    "{}; allowed: 1 to {}, the number of experts",
+                    m.experts_per_token == 0 ? std::string("missing") : std::to_string(m.experts_per_token),
+                    m.experts));
+    if (m.family != "maestro" && m.balance == "bias")
+        fail_at(
+            key + "balance",
+            fmt::format("a folder of family {} has no place for the bias; allowed: none, loss", m.family));
+    if (m.expert_mlp == 0) fail_at(key + "expert_mlp", "missing; required with experts");
+    if (m.dense_layers >= m.layers)
+        fail_at(key + "dense_layers", fmt::format("{} of {} layers leave none with experts; allowed: 0 to {}",
+                                                  m.dense_layers, m.layers, m.layers - 1));
 }
 
 /// Names, models and weights of the sections.
@@ -305,7 +342,9 @@ void DeckReader::finish_lora(const Deck& deck, Section& s) {
     const auto model = deck.models.find(s.model);
     const bool fused =
         model != deck.models.end() && model->second.kind == "vision" && model->second.family == "qwen3_vl";
-    const std::span<const std::string_view> allowed = lora_targets(fused);
+    std::span<const std::string_view> allowed = lora_targets(fused);
+    // The linear layers of experts have no adapters, and those of dense layers have the same names.
+    if (model != deck.models.end() && model->second.experts > 0) allowed = allowed.first(4);
     for (const std::string& target : lora.targets)
         if (std::find(allowed.begin(), allowed.end(), target) == allowed.end())
             fail_at(key + "targets", fmt::format("this model has no '{}'; allowed: a list of {}", target,

@@ -65,13 +65,18 @@ struct Schedule {
 };
 struct Model {
     std::string name, kind = "language", family = "maestro";
-    std::int64_t layers = 1, width = 64, heads = 1, kv_heads = 1, head_dim = 64, mlp = 128, vocabulary = 0,
+    std::int64_t layers = 1, width = 64, heads = 1, kv_heads = 1, head_dim = 64, mlp = 0, vocabulary = 0,
                  picture_token = -1;
     double rope_theta = 10000, norm_eps = 1e-6;
     double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4,
            rope_original_length = 8192;
     bool tie_embeddings = true;
     std::vector<int> rope_sections;
+    std::int64_t experts = 0, experts_per_token = 0, expert_mlp = 0, shared_expert_mlp = 0, dense_layers = 0;
+    std::string router = "softmax";
+    bool router_normalize = true;
+    std::string balance = "none";
+    double balance_strength = 0.001;
     std::int64_t patch = 8, merge = 1, channels = 1, output_width = 0, position_table = 0;
     std::vector<int> deepstack;
 };

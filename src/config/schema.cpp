@@ -87,13 +87,13 @@ std::vector<Key> keys_of(Schedule& s) {
 }
 std::vector<Key> keys_of(Model& m) {
     return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
-            {"family", &m.family, false, 0, 0, {"maestro", "llama", "qwen3", "qwen3_vl"}},
+            {"family", &m.family, false, 0, 0, {"maestro", "llama", "qwen3", "qwen3_moe", "qwen3_vl"}},
             {"layers", &m.layers, true, 1, 1000},
             {"width", &m.width, true, 1, kSize},
             {"heads", &m.heads, true, 1, 4096},
             {"kv_heads", &m.kv_heads, false, 1, 4096},
             {"head_dim", &m.head_dim, false, 2, 256},
-            {"mlp", &m.mlp, true, 1, kSize},
+            {"mlp", &m.mlp, false, 1, kSize},
             {"vocabulary", &m.vocabulary, false, 1, 1 << 24},
             {"rope_theta", &m.rope_theta, false, 1, 1e12},
             {"rope_factor", &m.rope_factor, false, 1, 1e6},
@@ -103,6 +103,15 @@ std::vector<Key> keys_of(Model& m) {
             {"rope_sections", &m.rope_sections, false, 0, 128},
             {"norm_eps", &m.norm_eps, false, 0, 1},
             {"tie_embeddings", &m.tie_embeddings},
+            {"experts", &m.experts, false, 0, 4096},
+            {"experts_per_token", &m.experts_per_token, false, 1, 4096},
+            {"expert_mlp", &m.expert_mlp, false, 1, kSize},
+            {"shared_expert_mlp", &m.shared_expert_mlp, false, 0, kSize},
+            {"dense_layers", &m.dense_layers, false, 0, 1000},
+            {"router", &m.router, false, 0, 0, {"softmax", "sigmoid"}},
+            {"router_normalize", &m.router_normalize},
+            {"balance", &m.balance, false, 0, 0, {"none", "loss", "bias"}},
+            {"balance_strength", &m.balance_strength, false, 0, 1},
             {"picture_token", &m.picture_token, false, -1, 1 << 24},
             {"patch", &m.patch, false, 1, 256},
             {"merge", &m.merge, false, 1, 16},
@@ -127,15 +136,12 @@ std::vector<Key> keys_of(Section& s, const Needs& needs) {
 }
 std::vector<Key> layout_keys_of(Section& s) {
     graph::Layout& l = s.layout;
-    return {{"dp", &l.dp, false, 1, kSize},
-            {"tp", &l.tp, false, 1, kSize},
-            {"cp", &l.cp, false, 1, kSize},
-            {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
-            {"pp", &l.pp, false, 1, kSize},
-            {"stages", &l.layers, false, 1, kSize},
-            {"chunks", &l.chunks, false, 1, kSize},
-            {"ep", &l.ep, false, 1, kSize},
-            {"first_rank", &l.first_rank, false, -1, kSize}};
+    return {
+        {"dp", &l.dp, false, 1, kSize},         {"tp", &l.tp, false, 1, kSize},
+        {"cp", &l.cp, false, 1, kSize},         {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
+        {"pp", &l.pp, false, 1, kSize},         {"stages", &l.layers, false, 1, kSize},
+        {"chunks", &l.chunks, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize},
+        {"etp", &l.etp, false, 1, kSize},       {"first_rank", &l.first_rank, false, -1, kSize}};
 }
 std::vector<Key> keys_of(Distill& d) {
     return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}};

@@ -164,10 +164,11 @@ private:
         meta_->reset_counts();
         model_->mesh().tp().reset_traffic();
         model_->mesh().cp().reset_traffic();
+        model_->mesh().ep().reset_traffic();
     }
     double counted_s() const {
         return meta_->counts().seconds + model_->mesh().tp().traffic().seconds +
-               model_->mesh().cp().traffic().seconds;
+               model_->mesh().cp().traffic().seconds + model_->mesh().ep().traffic().seconds;
     }
 
     backend::Backend& backend_;

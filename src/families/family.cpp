@@ -18,10 +18,11 @@ constexpr LayerForm kQwen3Tower{.norm = LayerForm::Norm::layer,
                                 .head_norm = false,
                                 .fused_qkv = true};
 
-constexpr std::array<Family, 4> kFamilies = {{
+constexpr std::array<Family, 5> kFamilies = {{
     {"maestro", "", kQwen3, kQwen3},
     {"llama", "llama", kLlama, {}},
     {"qwen3", "qwen3", kQwen3, {}},
+    {"qwen3_moe", "qwen3_moe", kQwen3, {}},
     {.name = "qwen3_vl",
      .model_type = "qwen3_vl",
      .language = kQwen3,

@@ -20,7 +20,8 @@ enum class Kind {
 };
 
 struct Layout {
-    int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
+    int dp = 1, tp = 1, cp = 1, pp = 1;
+    int ep = 1, etp = 1;  ///< of experts, folded over the ranks of dp, cp and tp
     ContextKind cp_kind = ContextKind::ring;
     int chunks = 1;                ///< stages of a pipeline rank (Megatron's virtual pipeline stages)
     std::vector<int> layers = {};  ///< of each stage; empty: balanced by their costs

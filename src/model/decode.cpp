@@ -38,7 +38,7 @@ Tensor Transformer::decode(const Tensor& input, const parallel::Sequences& seque
         const Tensor residual = scratch.allocate(type_, {local, spec_.width});
         layers_[i].attention.decode(attention, residual, sequences, static_cast<std::int64_t>(i), cache,
                                     scratch);
-        const MlpBlockActivations mlp = layers_[i].mlp.allocate(residual, sequences, scratch, scratch);
+        const FeedForwardActivations mlp = layers_[i].mlp.allocate(residual, sequences, scratch, scratch);
         layers_[i].mlp.forward(mlp, outputs[i % 2], sequences, scratch);
         stream = outputs[i % 2];
     }

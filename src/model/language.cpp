@@ -164,6 +164,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
                                          Result& result) {
     const PackedBatch packed = pack(batch);
     auto state = std::make_unique<State>(partition(packed));
+    state->sequences.loss_shares = loss_shares(packed, batch.loss_scale);
     check_inputs(batch, inputs, *state);
     if (recorded_) begin_prompt(packed, *state);
     // A frozen section has no backward pass, which is the only reader of everything but the output: its

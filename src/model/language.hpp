@@ -66,6 +66,7 @@ public:
         layers_.prepare(rows, sequences, parallel::AttentionMask::causal, role_.needs_backward);
     }
     void collect(Result& result) override;
+    std::vector<ExpertLoad> take_expert_loads() override { return layers_.take_expert_loads(); }
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
     void assume_worst_case() override { worst_case_ = true; }
 
@@ -95,6 +96,8 @@ private:
     /// From the packed rows of the targets to target rows of this rank's slice.
     Targets targets_of(const PackedBatch& packed, const State& state) const;
     /// As many targets in one slice as any micro-batch with so many targets can have, in its first rows.
+    /// By sample: the share of its targets in the loss weights of the step.
+    static std::vector<double> loss_shares(const PackedBatch& packed, double loss_scale);
     Targets worst_case_targets(const PackedBatch& packed, const State& state) const;
 
     /// Allocates the rotary tables and copies the ids of `state` to the device.

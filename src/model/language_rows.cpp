@@ -131,6 +131,17 @@ Language::State Language::partition(const PackedBatch& packed) const {
     return state;
 }
 
+std::vector<double> Language::loss_shares(const PackedBatch& packed, double loss_scale) {
+    std::vector<double> shares(packed.lengths.size(), 0.0);
+    std::size_t sample = 0;
+    std::int64_t end = packed.lengths.empty() ? 0 : packed.lengths[0];
+    for (const PackedBatch::Target& target : packed.targets) {
+        while (target.packed_row >= end) end += packed.lengths[++sample];
+        shares[sample] += loss_scale * static_cast<double>(target.weight);
+    }
+    return shares;
+}
+
 Language::Targets Language::worst_case_targets(const PackedBatch& packed, const State& state) const {
     // Where targets stand in their samples decides which slice and which tp rank has them. The most that one
     // slice can have is all of them, or as many as it has rows.

@@ -143,7 +143,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         for (const std::int64_t rows : input_rows[e])
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
     const auto communication_s = [&] {
-        return module->mesh().tp().traffic().seconds + module->mesh().cp().traffic().seconds;
+        const parallel::Mesh& groups = module->mesh();
+        return groups.tp().traffic().seconds + groups.cp().traffic().seconds + groups.ep().traffic().seconds;
     };
     backend::Arena saved, scratch;
     Tensor output;
@@ -202,6 +203,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     footprint.groups = std::move(passes);
     footprint.tp = module->mesh().tp().traffic();
     footprint.cp = module->mesh().cp().traffic();
+    footprint.ep = module->mesh().ep().traffic();
     footprint.scratch = scratch.peak();
     return footprint;
 }

@@ -107,6 +107,30 @@ struct VisionForm {
     bool operator==(const VisionForm&) const = default;
 };
 
+/// The experts of a language model whose layers have several MLPs, of which a router chooses some for each
+/// token (mixture of experts: Shazeer et al., ICLR 2017).
+struct ExpertsSpec {
+    enum class Router { softmax, sigmoid };
+    /// What keeps the experts equally loaded: a term of the loss for each sample (the complementary
+    /// sequence-wise balance loss of DeepSeek-V3), or a bias of the scores by which the router chooses, which
+    /// each step moves by the loads of its samples (Wang et al., "Auxiliary-loss-free load balancing
+    /// strategy for mixture-of-experts", 2024).
+    enum class Balance { none, loss, bias };
+    int count = 0;         ///< E; 0: the model has none
+    int per_token = 0;     ///< k, those that a token is sent to
+    int mlp = 0;           ///< hidden channels of one expert
+    int shared_mlp = 0;    ///< hidden channels of an MLP for all tokens, with a separate gate; 0: none
+    int dense_layers = 0;  ///< the first layers, which have the model's MLP instead
+    Router router = Router::softmax;
+    bool normalize = true;  ///< whether the weights of a token's experts are divided by their sum
+    Balance balance = Balance::none;
+    double balance_strength = 0;  ///< factor of the loss, or step of the bias
+
+    /// Whether layer `layer` of the model has experts.
+    bool in_layer(int layer) const { return count > 0 && layer >= dense_layers; }
+    bool operator==(const ExpertsSpec&) const = default;
+};
+
 /// The sizes of a model, a plain copy of the deck's [model.NAME].
 struct ModelSpec {
     enum class Kind { vision, language } kind = Kind::language;
@@ -128,6 +152,7 @@ struct ModelSpec {
     std::array<int, 3> rope_sections = {};
     double norm_eps = 1e-6;
     bool tie_embeddings = true;  ///< language models only
+    ExpertsSpec experts = {};    ///< language models only
     int picture_token = -1;      ///< language models only: the token that stands for a picture; -1: any
     int patch = 0;               ///< vision models only, like merge and channels
     int merge = 1;
@@ -202,6 +227,12 @@ struct Role {
 /// Whether the gradient of an input is wanted.
 bool wants_input_gradient(const Role& role);
 
+/// How often each expert of a layer was chosen by rows of this rank.
+struct ExpertLoad {
+    int layer = 0;  ///< of the model
+    std::vector<double> choices;
+};
+
 /// What a module keeps on the host between forward and backward. The tensors themselves are in the arena.
 struct Saved {
     virtual ~Saved() = default;
@@ -239,6 +270,8 @@ public:
     /// Adds to `result` the losses that forward() has accumulated on the device since the last call. Waits
     /// for the device, so it is called once at the end of a step or of an evaluation.
     virtual void collect(Result& result) { static_cast<void>(result); }
+    /// Returns the loads of layers with experts since the last call, counted by backward().
+    virtual std::vector<ExpertLoad> take_expert_loads() { return {}; }
     /// Adds the gradients of the weights for the micro-batch of `saved`. `d_output` is the gradient of the
     /// output, or absent (rank 0) where none comes back over the outgoing edge. d_inputs[e], unless absent,
     /// receives the gradient [rows, row_width] of all rows of input edge e, in sample order. Collective over
@@ -284,7 +317,7 @@ struct Footprint {
     double backward_flops = 0;
     double forward_s = 0;  ///< seconds, by the rates of the device and the links of the mesh
     double backward_s = 0;
-    collective::Traffic tp = {}, cp = {};  ///< sent along these axes, forward and backward together
+    collective::Traffic tp = {}, cp = {}, ep = {};  ///< sent along these axes, forward and backward together
     /// When the passes come to a trainable group of parameters, in seconds from their beginning.
     struct GroupPass {
         double needed_s = 0, final_s = 0;

@@ -33,7 +33,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
         const std::size_t declared = store.parameters().size();
         const std::string prefix = "layers." + std::to_string(i) + ".";
         AttentionBlock attention(backend, spec, role, mesh, store, prefix);
-        MlpBlock mlp(backend, spec, role, mesh, store, prefix);
+        FeedForward mlp(backend, spec, role, mesh, store, prefix, i);
         layers_.push_back({std::move(attention), std::move(mlp), i, number});
         trained = trained || any_trainable(store, declared);
         if (!trained) ++first_backward_;
@@ -109,6 +109,14 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
     }
     stack.output = stream;
     return stack;
+}
+
+std::vector<ExpertLoad> Transformer::take_expert_loads() const {
+    std::vector<ExpertLoad> loads;
+    for (const Layer& layer : layers_)
+        if (std::vector<double> choices = layer.mlp.take_load(); !choices.empty())
+            loads.push_back({layer.index, std::move(choices)});
+    return loads;
 }
 
 Tensor Transformer::receive(std::span<const Tensor> inputs, std::int64_t local, backend::Arena& arena) const {

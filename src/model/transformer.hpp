@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "model/attention_block.hpp"
-#include "model/mlp_block.hpp"
+#include "model/feed_forward.hpp"
 
 namespace maestro::model {
 
 /// Activations of one layer that its backward pass reads.
 struct LayerActivations {
     AttentionBlockActivations attention;
-    MlpBlockActivations mlp;
+    FeedForwardActivations mlp;
 };
 
 struct StackActivations {
@@ -56,6 +56,8 @@ public:
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch, const AtLayer& before = {}) const;
 
+    /// See Module.
+    std::vector<ExpertLoad> take_expert_loads() const;
     /// From now on forward() also writes the keys and values of the first `rows` rows to `cache`; null: no
     /// longer.
     void record(KvCache* cache, std::int64_t rows) {
@@ -86,7 +88,7 @@ private:
     enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_costly, keep_all };
     struct Layer {
         AttentionBlock attention;
-        MlpBlock mlp;
+        FeedForward mlp;
         int index;   ///< within the model
         int number;  ///< among the layers of the parameter store
         /// Whether something is trained that branches off the stream after the layer.

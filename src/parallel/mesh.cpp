@@ -32,12 +32,17 @@ public:
         add(Axis::tied, "tied embeddings", shape.tied.index, shape.tied.count);
         // A frozen section has no gradients to reduce. Without the group its ranks keep one communicator
         // less.
+        add(Axis::ep, "experts", rank % shape.experts.ranks(), shape.experts.ranks());
         if (shape.trainable) add(kDataAxes, "gradients", rank / tp, shape.data_ranks());
+        if (shape.trainable && shape.has_own_expert_data())
+            add(kExpertDataAxes, "gradients of experts", rank / shape.experts.ranks(),
+                shape.copies(kExpertDataAxes));
         return mesh;
     }
 };
 
 collective::ProcessGroup& Mesh::group(Axes axes) const {
+    if (axes == kExpertDataAxes && !shape_.has_own_expert_data()) axes = kDataAxes;
     const auto at =
         std::find_if(groups_.begin(), groups_.end(), [&](const Entry& e) { return e.axes == axes; });
     MAESTRO_CHECK(at != groups_.end(), "the mesh has no group over these axes");
@@ -86,8 +91,11 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
         } else if (axes == Axis::kv) {
             colour = rank / shape.kv_ranks();
             members = replica + ", ranks with copies of a KV head";
-        } else if (axes == kDataAxes) {
-            return make_data_group(section, backend, shape, name, sums);
+        } else if (axes == Axis::ep) {
+            colour = rank / shape.experts.ranks();
+            members = fmt::format("section {}, ranks that share experts, group {}", name, colour);
+        } else if (axes == kDataAxes || axes == kExpertDataAxes) {
+            return make_data_group(section, backend, shape, name, sums, axes);
         }
         return collective::make_process_group(section.split(colour, rank, members), backend, sums);
     });
@@ -95,10 +103,13 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
 
 std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicator& section,
                                                           backend::Backend& backend, const MeshShape& shape,
-                                                          const std::string& name, collective::Sums sums) {
-    const int tp = section.rank() % shape.degrees.tp;
-    comm::Communicator ranks =
-        section.split(tp, section.rank(), shape.degrees.tp > 1 ? fmt::format("{}, tp {}", name, tp) : name);
+                                                          const std::string& name, collective::Sums sums,
+                                                          Axes axes) {
+    const bool of_experts = axes == kExpertDataAxes;
+    const int parts = of_experts ? shape.experts.ranks() : shape.degrees.tp, part = section.rank() % parts;
+    std::string members = of_experts ? name + ", experts" : name;
+    if (parts > 1) members += fmt::format(", {} {}", of_experts ? "ep" : "tp", part);
+    comm::Communicator ranks = section.split(part, section.rank(), members);
     // All weights of a rank pass through this group, whose ranks are usually on several nodes.
     collective::Nodes nodes = collective::find_nodes(ranks);
     return collective::make_process_group(std::move(ranks), backend, sums, std::move(nodes));
@@ -107,11 +118,13 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
-        if (axes == kDataAxes && !links.data_nodes.empty())
-            return collective::make_meta_group(at, collective::Nodes(links.data_nodes), links.data,
-                                               links.network);
-        const LinkCost& link = axes == kDataAxes    ? links.data
+        const std::vector<int>& nodes = axes == kExpertDataAxes ? links.expert_nodes : links.data_nodes;
+        const bool of_data = axes == kDataAxes || axes == kExpertDataAxes;
+        if (of_data && !nodes.empty())
+            return collective::make_meta_group(at, collective::Nodes(nodes), links.data, links.network);
+        const LinkCost& link = of_data              ? links.data
                                : axes == Axis::cp   ? links.cp
+                               : axes == Axis::ep   ? links.ep
                                : axes == Axis::tied ? links.tied
                                                     : links.tp;
         return collective::make_meta_group(at, size, link);

@@ -18,7 +18,9 @@ namespace maestro::parallel {
 /// heads, the channels and the vocabulary. `kv` is a part of tp: with more tp ranks than KV heads,
 /// consecutive tp ranks hold copies of the same KV head. Along `tied` are the ranks of the first and the last
 /// stage of a pipeline, where both hold copies of a tied embedding.
-enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8, tied = 16 };
+/// The same ranks in another order are the axes of experts: along `ep` each holds some of the experts, or a
+/// part of their hidden channels, and along `edp` they hold the same ones.
+enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8, tied = 16, ep = 32, edp = 64 };
 
 /// A set of axes. It identifies a process group: the ranks whose coordinates differ along these axes only.
 class Axes {
@@ -43,6 +45,8 @@ constexpr Axes operator|(Axis a, Axis b) {
 /// Ranks along these axes hold the same weights. Their gradients are summed, and the optimizer's states are
 /// sharded over them.
 inline constexpr Axes kDataAxes = Axis::dp | Axis::cp;
+/// The same for the weights of experts.
+inline constexpr Axes kExpertDataAxes = Axis::edp;
 /// The axes within a replica along which ranks may hold copies of the same weights. Each copy's gradient is
 /// partial.
 inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv, Axis::tied};
@@ -51,6 +55,15 @@ inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv, Axis::tied};
 struct TiedStage {
     int index = 0, count = 1;  ///< count 1: it shares no weights with another stage
     bool operator==(const TiedStage&) const = default;
+};
+
+/// How the ranks of a mesh share the experts of its layers (layout.ep and layout.etp). They are ordered
+/// [edp][ep][etp]: rank e of `ep` has the e-th part of the experts, and rank t of `etp` the t-th part of the
+/// hidden channels of each.
+struct ExpertDegrees {
+    int ep = 1, etp = 1;
+    int ranks() const { return ep * etp; }
+    bool operator==(const ExpertDegrees&) const = default;
 };
 
 /// The shape of the mesh of a section or of one of its stages. Its ranks are ordered [dp][cp][tp], tp
@@ -62,9 +75,16 @@ struct MeshShape {
     int kv_heads = 1;       ///< of the model
     bool trainable = true;  ///< gradients are reduced, for which the mesh has a group over kDataAxes
     TiedStage tied = {};
+    bool has_experts = false;  ///< the mesh has groups for experts
+    ExpertDegrees experts = {};
     bool operator==(const MeshShape&) const = default;
 
+    int ranks() const { return dp * degrees.ranks(); }
+    /// Whether the group along kExpertDataAxes is another one than that along kDataAxes.
+    bool has_own_expert_data() const { return has_experts && experts.ranks() != degrees.tp; }
     int data_ranks() const { return dp * degrees.cp; }
+    /// Returns how many ranks hold the same weights, along kDataAxes or kExpertDataAxes.
+    int copies(Axes axes) const { return axes == kExpertDataAxes ? ranks() / experts.ranks() : data_ranks(); }
     /// Returns how many tp ranks hold copies of one KV head.
     int kv_ranks() const { return degrees.tp > kv_heads ? degrees.tp / kv_heads : 1; }
 };
@@ -77,8 +97,8 @@ public:
     Degrees degrees() const { return shape_.degrees; }
     ContextKind context_kind() const { return shape_.context_kind; }
 
-    /// Returns the group along tp, cp, kv or tied, or along kDataAxes where the shape is trainable. Throws
-    /// Error(broken_invariant) for any other set of axes.
+    /// Returns the group along tp, cp, kv, tied or ep, or along kDataAxes or kExpertDataAxes where the shape
+    /// is trainable; the last two may be one group. Throws Error(broken_invariant) for any other set of axes.
     collective::ProcessGroup& group(Axes axes) const;
     bool has(Axes axes) const;
     collective::ProcessGroup& tp() const { return *groups_[0].group; }
@@ -89,6 +109,13 @@ public:
     int rank_in_replica() const { return cp_rank() * shape_.degrees.tp + tp_rank(); }
     /// Returns this rank's index along kDataAxes, among the ranks that hold the same weights.
     int data_rank() const { return dp_rank_ * shape_.degrees.cp + cp_rank(); }
+    /// Returns this rank's index along kDataAxes or kExpertDataAxes.
+    int copy_of(Axes axes) const {
+        return axes == kExpertDataAxes
+                   ? (dp_rank_ * shape_.degrees.ranks() + rank_in_replica()) / shape_.experts.ranks()
+                   : data_rank();
+    }
+    collective::ProcessGroup& ep() const { return group(Axis::ep); }
     /// Returns this rank's part of `size` heads, channels or tokens that are split over tp.
     Range tp_part(std::int64_t size) const { return part_of(size, tp_rank(), shape_.degrees.tp); }
 
@@ -105,7 +132,7 @@ private:
     };
     MeshShape shape_;
     int dp_rank_ = 0;
-    std::vector<Entry> groups_;  ///< tp, cp, kv, tied, data
+    std::vector<Entry> groups_;  ///< tp, cp, kv, tied, ep, data, edp
 };
 
 /// Returns the mesh of a section of one rank.
@@ -118,11 +145,12 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
                const std::string& name, std::unique_ptr<collective::ProcessGroup> tied = nullptr,
                collective::Sums sums = collective::Sums::automatic);
 
-/// Builds the group along kDataAxes alone, for a section whose mesh has none because it is not trainable.
-/// Collective over `section`.
+/// Builds the group along kDataAxes or kExpertDataAxes alone, for a section whose mesh has none because it is
+/// not trainable. Collective over `section`.
 std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicator& section,
                                                           backend::Backend& backend, const MeshShape& shape,
-                                                          const std::string& name, collective::Sums sums);
+                                                          const std::string& name, collective::Sums sums,
+                                                          Axes axes = kDataAxes);
 
 using collective::LinkCost;
 /// The links of the groups of a rank, for a meta mesh.
@@ -132,6 +160,8 @@ struct MeshLinks {
     /// has `data`. Empty: all on one node.
     std::vector<int> data_nodes = {};
     LinkCost network = {};
+    LinkCost ep = {};                    ///< of the group that shares experts
+    std::vector<int> expert_nodes = {};  ///< as data_nodes, along kExpertDataAxes
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:

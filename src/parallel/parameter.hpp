@@ -19,7 +19,7 @@ enum class Init { normal, residual, kaiming_uniform, ones, zeros };
 
 /// Rows of the logical parameter that a rank holds. A fused weight has several parts: queries, keys and
 /// values. `replicated` are the axes within the replica along which other ranks hold the same rows; ranks
-/// along kDataAxes always do.
+/// along the parameter's data axes always do.
 struct ParameterPart {
     Range rows;
     Axes replicated = {};
@@ -35,8 +35,14 @@ struct Parameter {
         Axes axes;
     };
     std::vector<Replicated> replicated;
+    /// Ranks along these axes hold the same elements: kDataAxes or, of experts, kExpertDataAxes.
+    Axes data_axes = kDataAxes;
     bool trainable = true;
     bool decay = true;  ///< whether weight decay applies: to matrices, not to norms and biases
+    /// Above 0: a bias by which a router balances its experts. Its gradient is what each expert got too much
+    /// of the choices of a step, which only the sign of counts. Instead of AdamW, an update moves it by this
+    /// against the sign, and norms of gradients leave it out.
+    double balance_step = 0;
     Init init = Init::normal;
     std::int64_t offset = 0;  ///< element at which it begins in the flat arrays of its group
     // Views of the group's arrays, in the form of the shard.

@@ -33,10 +33,11 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
     : backend_(backend), mesh_(mesh), parameters_(std::move(parameters)) {
     MAESTRO_CHECK(!parameters_.empty(), "a parameter group without parameters");
     const bool trainable = parameters_.front()->trainable;
+    data_axes_ = parameters_.front()->data_axes;
     std::int64_t size = 0;
     for (Parameter* p : parameters_) {
-        MAESTRO_CHECK(p->trainable == trainable,
-                      "{} and {} are in one group, but only one of them is trainable",
+        MAESTRO_CHECK(p->trainable == trainable && p->data_axes == data_axes_,
+                      "{} and {} are in one group, but not both of them are trainable, or of experts",
                       parameters_.front()->name, p->name);
         // Padding to whole blocks starts every parameter on a cache line. It is zero in all arrays and stays
         // so: its gradient is zero, and updates list the elements of parameters only.
@@ -45,7 +46,7 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
     }
     // The flat array is divided, not the parameters, and ends with padding to equal shards, which NCCL's
     // collectives need.
-    const int ranks = mesh.shape().data_ranks();
+    const int ranks = mesh.shape().copies(data_axes_), rank = mesh.copy_of(data_axes_);
     size = round_up(size, ranks * kBlock);
     const auto make = [&](backend::Buffer& buffer, DType dtype, std::int64_t elements) {
         buffer = backend::Buffer(backend, static_cast<std::size_t>(elements) * size_of(dtype));
@@ -63,7 +64,7 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         if (trainable) p->gradient = view(gradient_, *p);
     }
     const std::int64_t shard = size / ranks;
-    shard_ = {mesh.data_rank() * shard, (mesh.data_rank() + 1) * shard};
+    shard_ = {rank * shard, (rank + 1) * shard};
     shard_blocks_.assign(static_cast<std::size_t>(ranks), shard / kBlock);
     if (compute == type)
         master_ = weights_.slice(shard_.begin, shard_.end);
@@ -153,10 +154,10 @@ void ParameterGroup::sum_copies(backend::Arena& scratch) {
 
 collective::Operation ParameterGroup::launch_reduce(backend::Arena& scratch) {
     // Copies first: afterwards all of them have the same gradient. Each holder of a copy takes the sum along
-    // kDataAxes with its own counterparts, and so that these sums are equal on all of them, bit for bit, they
-    // are ordered: NCCL's order depends on the place in the array, which may differ between the holders.
+    // the data axes with its own counterparts, and so that these sums are equal on all of them, bit for bit,
+    // they are ordered: NCCL's order depends on the place in the array, which may differ between the holders.
     if (mesh_.group(Axis::tied).size() > 1 && replicated(Axis::tied) > 0) return reduce_tied(scratch);
-    const bool ordered = mesh_.group(kDataAxes).ordered(collective::Sums::automatic);
+    const bool ordered = data_group().ordered(collective::Sums::automatic);
     return !ordered && replicated_in_replica() > 0 ? reduce_with_copies(scratch)
                                                    : launch_reduce_scatter(scratch);
 }
@@ -174,14 +175,14 @@ collective::Operation ParameterGroup::reduce_with_copies(backend::Arena& scratch
     if (!of_tp.empty()) pack(Axis::tp, of_tp);
     if (!of_kv.empty()) pack(Axis::kv, of_kv);
     co_await launch_reduce_scatter(scratch);
-    co_await mesh_.group(kDataAxes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch,
-                                                      collective::Sums::ordered);
+    co_await data_group().launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch,
+                                            collective::Sums::ordered);
     if (!of_tp.empty()) unpack(Axis::tp, of_tp);
     if (!of_kv.empty()) unpack(Axis::kv, of_kv);
 }
 
 collective::Operation ParameterGroup::launch_reduce_scatter(backend::Arena& scratch, collective::Sums sums) {
-    collective::ProcessGroup& ranks = mesh_.group(kDataAxes);
+    collective::ProcessGroup& ranks = data_group();
     co_await ranks.launch_rendezvous();
     co_await ranks.launch_reduce_scatter(backend_, in_blocks(gradient_),
                                          in_blocks(gradient_.slice(shard_.begin, shard_.end)), shard_blocks_,
@@ -208,15 +209,16 @@ std::size_t ParameterGroup::copies_scratch() const {
 std::size_t ParameterGroup::reduce_scratch() const {
     if (!trainable()) return 0;
     // The collectives run one after another and release their scratch memory: the largest decides.
-    const int ranks = mesh_.shape().data_ranks();
+    const int ranks = static_cast<int>(shard_blocks_.size());
     return std::max({scratch_of_copies(Axis::tied), scratch_of_packed(replicated_in_replica(), ranks),
                      collective::reduce_scratch(ranks, shard_.size(), gradient_.dtype)}) +
            ops::squares_scratch(shard_.size());
 }
 
 collective::Operation ParameterGroup::launch_gather(collective::ProcessGroup& ranks) {
-    MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
-                  "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
+    MAESTRO_CHECK(
+        ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.copy_of(data_axes_),
+        "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
     if (master_buffer_.bytes() > 0) ops::convert(backend_, master_, weights_.slice(shard_.begin, shard_.end));
     co_await ranks.launch_rendezvous();
     // In place: each rank's shard is already where it belongs in the array.

@@ -4,14 +4,15 @@
 //   1. Ranks of a replica that hold copies of the same weights (norms along tp, KV heads along kv) each
 //      compute a partial gradient: a copy has seen the rows or the query heads of one rank only. An
 //      all-reduce along that axis sums the partial gradients.
-//   2. Ranks along kDataAxes hold the same weights and see different samples and rows. A reduce-scatter
+//   2. Ranks along the data axes (kDataAxes, or kExpertDataAxes of experts) hold the same weights and see
+//      different samples and rows. A reduce-scatter
 //      sums their gradients and leaves each rank its shard of the sum (ZeRO stage 1, Rajbhandari et al.,
 //      SC 2020).
 //   3. Each rank updates the master weights of its shard, and an all-gather distributes the new weights, in
 //      the type in which the model computes.
 //
 // Gradient norms and checkpoints count each weight once: of the ranks that hold copies, on the first one, and
-// along kDataAxes on the rank whose shard it is in.
+// along the data axes on the rank whose shard it is in.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +31,15 @@ inline constexpr std::int64_t kBlock = 16;
 class ParameterGroup {
 public:
     /// Allocates zeroed arrays and points the parameters to their parts of them. Either all parameters are
-    /// trainable or none. Parameters, mesh and backend outlive the group. `compute` is f32, bf16 or f64. In
-    /// bf16 the model computes with rounded weights, and the rank that updates a shard keeps its master
-    /// weights in f32, because most updates are too small to change a bf16 number (Micikevicius et al.,
-    /// "Mixed precision training", ICLR 2018). Frozen weights need no masters.
+    /// trainable or none, and all have the same data axes. Parameters, mesh and backend outlive the group.
+    /// `compute` is f32, bf16 or f64. In bf16 the model computes with rounded weights, and the rank that
+    /// updates a shard keeps its master weights in f32, because most updates are too small to change a bf16
+    /// number (Micikevicius et al., "Mixed precision training", ICLR 2018). Frozen weights need no masters.
     ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
                    std::vector<Parameter*> parameters);
 
     bool trainable() const { return gradient_.rank != 0; }
+    Axes data_axes() const { return data_axes_; }
     std::span<Parameter* const> parameters() const { return parameters_; }
     /// The flat arrays, padding included. The gradient is absent (rank 0) where frozen.
     const Tensor& weights() const { return weights_; }
@@ -48,7 +50,7 @@ public:
     std::int64_t size() const { return weights_.size(); }
     std::size_t bytes() const;  ///< of all arrays
 
-    /// Returns this rank's shard of the flat arrays, along kDataAxes. All shards have the same size.
+    /// Returns this rank's shard of the flat arrays, along the data axes. All shards have the same size.
     Range shard() const { return shard_; }
     /// Returns which of the held elements of a parameter are in this rank's shard. The range is empty or has
     /// a negative size where none is.
@@ -83,9 +85,9 @@ public:
     std::size_t copies_scratch() const;
     std::size_t reduce_scratch() const;
     /// Step 3 above, after the update of the masters: rounds them to this rank's shard of the weights and
-    /// distributes the shards of all ranks. Collective over `ranks`, the group along kDataAxes.
+    /// distributes the shards of all ranks. Collective over `ranks`, the group along the data axes.
     collective::Operation launch_gather(collective::ProcessGroup& ranks);
-    collective::Operation launch_gather() { return launch_gather(mesh_.group(kDataAxes)); }
+    collective::Operation launch_gather() { return launch_gather(data_group()); }
     void gather_weights(collective::ProcessGroup& ranks) { launch_gather(ranks).wait(); }
     void gather_weights() { launch_gather().wait(); }
     void zero_gradients() { zero_gradient({0, size()}); }
@@ -101,6 +103,7 @@ private:
     void unpack(Axes axes, const Tensor& packed) const;
     /// Elements of which several ranks of a replica hold copies, along tp and kv.
     std::int64_t replicated_in_replica() const;
+    collective::ProcessGroup& data_group() const { return mesh_.group(data_axes_); }
     collective::Operation launch_sum_of_copies(Axes axes, backend::Arena& scratch);
     collective::Operation reduce_tied(backend::Arena& scratch);
     /// Where NCCL sums: the elements with copies once more, in the order of ranks.
@@ -113,10 +116,11 @@ private:
     backend::Backend& backend_;
     const Mesh& mesh_;
     std::vector<Parameter*> parameters_;
+    Axes data_axes_;
     backend::Buffer weights_buffer_, gradient_buffer_, master_buffer_;
     Tensor weights_, gradient_, master_;
     Range shard_;
-    std::vector<std::int64_t> shard_blocks_;  ///< blocks in the shard of each rank along kDataAxes
+    std::vector<std::int64_t> shard_blocks_;  ///< blocks in the shard of each rank
 };
 
 }  // namespace maestro::parallel

@@ -34,7 +34,8 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
 }
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
-                                   bool trainable, const std::vector<ParameterPart>& parts, Range columns) {
+                                   bool trainable, const std::vector<ParameterPart>& parts, Range columns,
+                                   Axes data_axes) {
     // Once groups are allocated there is no memory for further parameters.
     MAESTRO_CHECK(groups_.empty() && (shape.size() == 1 || shape.size() == 2), "parameter {}", name);
     MAESTRO_CHECK(index_.emplace(name, parameters_.size()).second, "parameter {} is declared twice", name);
@@ -52,25 +53,28 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
     p.decay = shape.size() == 2;  // matrices only, as GPT-3
     p.shape = std::move(shape);
     p.shard = make_shard(rows, columns);
+    p.data_axes = data_axes;
     p.trainable = trainable && !frozen_.contains(p.name);
     p.init = init;
     layer_.push_back(declared_layers_);
     return p;
 }
 
-std::vector<int> ParameterStore::group_layers(bool trainable, std::int64_t group_elements) const {
+std::vector<int> ParameterStore::group_layers(const Kind& kind, std::int64_t group_elements) const {
     // Sizes of whole parameters, not of what this rank holds: all ranks of a replica need the same groups,
     // because they sum the gradients of weights of which several of them hold copies.
     std::vector<std::int64_t> elements(static_cast<std::size_t>(declared_layers_) + 1, 0);
     for (std::size_t i = 0; i < parameters_.size(); ++i)
-        if (parameters_[i].trainable == trainable)
+        if (kind.has(parameters_[i]))
             elements[static_cast<std::size_t>(layer_[i])] += whole(parameters_[i].shape).size();
+    const MeshShape& shape = mesh_.shape();
+    const int parts = kind.data_axes == kExpertDataAxes ? shape.experts.ranks() : shape.degrees.tp;
     std::vector<int> groups(elements.size(), -1);
     int group = 0;  // counted from the last layer on
     std::int64_t of_group = 0;
     for (std::size_t layer = elements.size(); layer-- > 0;) {
         if (elements[layer] == 0) continue;
-        if (of_group >= group_elements * mesh_.shape().degrees.tp) {
+        if (of_group >= group_elements * parts) {
             ++group;
             of_group = 0;
         }
@@ -86,33 +90,47 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
     residual_scale_ = residual_scale;
     initialized_.assign(parameters_.size(), false);
     group_.assign(parameters_.size(), nullptr);
-    first_of_.assign(static_cast<std::size_t>(declared_layers_) + 1, nullptr);
+    first_of_.assign(static_cast<std::size_t>(declared_layers_) + 1, {});
     // Trainable and frozen parameters are separate groups, because only the former have gradients and are
     // reduced. The order of groups is the same on all ranks, and their collectives run in this order.
     for (const bool trainable : {true, false}) {
-        const std::vector<int> group_of_layer = group_layers(trainable, group_elements);
-        for (int group = 0; group <= declared_layers_; ++group) {
-            std::vector<Parameter*> members;
+        /// Numbers of parameters, and of the layer with the first of them: they are declared layer by layer.
+        struct Members {
+            int first_layer;
             std::vector<std::size_t> numbers;
-            for (std::size_t i = 0; i < parameters_.size(); ++i)
-                if (parameters_[i].trainable == trainable &&
-                    group_of_layer[static_cast<std::size_t>(layer_[i])] == group) {
-                    members.push_back(&parameters_[i]);
-                    numbers.push_back(i);
-                }
-            if (members.empty()) continue;
-            groups_.emplace_back(backend_, mesh_, compute_, std::move(members));
-            for (const std::size_t i : numbers) group_[i] = &groups_.back();
-            // Parameters are declared layer by layer, so the first of a group is in its first layer.
-            if (trainable) first_of_[static_cast<std::size_t>(layer_[numbers.front()])] = &groups_.back();
+        };
+        std::vector<Members> groups;
+        for (const Axes data_axes : {kDataAxes, kExpertDataAxes}) {
+            const Kind kind{trainable, data_axes};
+            const std::vector<int> group_of_layer = group_layers(kind, group_elements);
+            for (int group = 0; group <= declared_layers_; ++group) {
+                Members members{};
+                for (std::size_t i = 0; i < parameters_.size(); ++i)
+                    if (kind.has(parameters_[i]) &&
+                        group_of_layer[static_cast<std::size_t>(layer_[i])] == group)
+                        members.numbers.push_back(i);
+                if (members.numbers.empty()) continue;
+                members.first_layer = layer_[members.numbers.front()];
+                groups.push_back(std::move(members));
+            }
+        }
+        std::stable_sort(groups.begin(), groups.end(),
+                         [](const Members& a, const Members& b) { return a.first_layer < b.first_layer; });
+        for (const Members& members : groups) {
+            std::vector<Parameter*> parameters;
+            for (const std::size_t i : members.numbers) parameters.push_back(&parameters_[i]);
+            groups_.emplace_back(backend_, mesh_, compute_, std::move(parameters));
+            for (const std::size_t i : members.numbers) group_[i] = &groups_.back();
+            if (trainable)
+                first_of_[static_cast<std::size_t>(members.first_layer)].push_back(&groups_.back());
         }
     }
 }
 
 void ParameterStore::passed(int layer, const std::function<void(const ParameterGroup&)>& tell) const {
     if (observer_.between_layers) observer_.between_layers();
-    const ParameterGroup* group = first_of_[static_cast<std::size_t>(layer)];
-    if (tell && group != nullptr) tell(*group);
+    if (!tell) return;
+    for (const ParameterGroup* group : first_of_[static_cast<std::size_t>(layer)]) tell(*group);
 }
 
 void ParameterStore::initialize(Pulse& pulse, bool shard_only) {

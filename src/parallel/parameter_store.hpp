@@ -32,17 +32,19 @@ public:
     /// Declares a parameter that every rank of the section holds whole. Called before allocate(); the
     /// reference stays valid. Throws Error(broken_invariant) if the name is declared already.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
-    /// Declares a parameter of which this rank holds the rows of `parts`, which ascend, in `columns`.
+    /// Declares a parameter of which this rank holds the rows of `parts`, which ascend, in `columns`. Ranks
+    /// along `data_axes` hold the same.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
-                       const std::vector<ParameterPart>& parts, Range columns);
+                       const std::vector<ParameterPart>& parts, Range columns, Axes data_axes = kDataAxes);
     /// Begins a new layer: its parameters are declared from now on, and are needed and final together.
     /// Layers are declared in the order in which forward uses them.
     /// Returns its number, counted from 1: what is declared before is layer 0.
     int begin_layer() { return ++declared_layers_; }
     /// Allocates all parameters; their weights are zero. `residual_scale` is the factor of Init::residual.
     /// Parameters of consecutive layers are grouped from the last layer on, in which backward ends first,
-    /// until a tp rank has `group_elements` of a group (DistributedDataParallel's buckets: Li et al., VLDB
-    /// 2020). Trainable and frozen parameters are in different groups.
+    /// until a rank has `group_elements` of a group (DistributedDataParallel's buckets: Li et al., VLDB
+    /// 2020). Trainable and frozen parameters are in different groups, and so are those of experts and
+    /// others.
     void allocate(double residual_scale, std::int64_t group_elements = kGroupElements);
 
     /// Draws random weights for all parameters that are not marked as initialized. A weight is a function of
@@ -92,9 +94,15 @@ public:
 private:
     void draw(const Parameter& parameter, Range held);
     void passed(int layer, const std::function<void(const ParameterGroup&)>& tell) const;
+    /// Parameters that may be in one group.
+    struct Kind {
+        bool trainable;
+        Axes data_axes;
+        bool has(const Parameter& p) const { return p.trainable == trainable && p.data_axes == data_axes; }
+    };
     /// Returns the group of each layer that has parameters of this kind, -1 for the others. Groups are
     /// numbered in the order of layers.
-    std::vector<int> group_layers(bool trainable, std::int64_t group_elements) const;
+    std::vector<int> group_layers(const Kind& kind, std::int64_t group_elements) const;
 
     struct NameHash : std::hash<std::string_view> {
         using is_transparent = void;
@@ -111,10 +119,11 @@ private:
     std::vector<int> layer_;                    ///< by parameter
     std::vector<bool> initialized_;             ///< by parameter
     std::vector<const ParameterGroup*> group_;  ///< by parameter
-    std::vector<const ParameterGroup*>
-        first_of_;  ///< by layer: the trainable group that begins with it, or null
+    /// By layer: the trainable groups that begin with it, that of experts last.
+    std::vector<std::vector<const ParameterGroup*>> first_of_;
     std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  ///< by name
-    std::list<ParameterGroup> groups_;  ///< the trainable ones first
+    /// The trainable ones first, in the order of the layers with which they begin.
+    std::list<ParameterGroup> groups_;
     Observer observer_;
 };
 

@@ -29,6 +29,8 @@ struct Sequences {
     std::int64_t rows = 0;              ///< of the slice
     std::vector<std::int64_t> tp_rows;  ///< rows of each tp rank of the slice
     Tensor cos, sin;                    ///< rotary tables, [rows, head_dim / 2]
+    /// By sequence: the share of its targets' loss weights in the sum of the step. Empty: no targets.
+    std::vector<double> loss_shares;
 
     /// Which keys of the slice its queries attend to. Under all-to-all, where attention runs over whole
     /// sequences, it covers the queries and keys of all slices.

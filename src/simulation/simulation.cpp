@@ -188,10 +188,14 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
                             total(&workload::StepCounts::memory_bytes) / 1e9);
         if (result.policy != "one-size")
             text += fmt::format(
-                ", {:.4g} GB over edges, {:.4g} GB among tp and {:.4g} GB among cp ranks{}, {:.4g} GB "
+                ", {:.4g} GB over edges, {:.4g} GB among tp and {:.4g} GB among cp ranks{}{}, {:.4g} GB "
                 "to sum gradients and gather weights",
                 total(&workload::StepCounts::edge_bytes) / 1e9, total(&workload::StepCounts::tp_bytes) / 1e9,
                 total(&workload::StepCounts::cp_bytes) / 1e9,
+                total(&workload::StepCounts::ep_bytes) > 0
+                    ? fmt::format(", {:.4g} GB to and from experts",
+                                  total(&workload::StepCounts::ep_bytes) / 1e9)
+                    : "",
                 graph.has_pipelines()
                     ? fmt::format(", {:.4g} GB between stages", total(&workload::StepCounts::pp_bytes) / 1e9)
                     : "",
@@ -244,6 +248,8 @@ nlohmann::ordered_json section_json(const Result& result, const graph::SectionGr
             json["edge_bytes"] = counts.edge_bytes;
             json["tp_bytes"] = counts.tp_bytes;
             json["cp_bytes"] = counts.cp_bytes;
+            if (graph.sections[section].layout.ep * graph.sections[section].layout.etp > 1)
+                json["ep_bytes"] = counts.ep_bytes;
             if (stages.size() > 1) json["pp_bytes"] = counts.pp_bytes;
             json["dp_bytes"] = counts.dp_bytes;
         }

@@ -42,7 +42,7 @@ public:
                  .role = role_of(scenario, stage),
                  .shape = mesh_shape_of(scenario, stage),
                  // Those of tied weights and of gradients are not used by tasks.
-                 .links = {.tp = links.tp, .cp = links.cp, .data = {}}},
+                 .links = {.tp = links.tp, .cp = links.cp, .data = {}, .ep = links.ep}},
           expansion_(expansion_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
           probes_(probes),

@@ -40,6 +40,8 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
     add(&StepCounts::flops, computes);
     add(&StepCounts::memory_bytes, moves);
     if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, {.tp = counted, .cp = {}, .data = {}});
+    if (any(&graph::Layout::ep) || any(&graph::Layout::etp))
+        add(&StepCounts::ep_bytes, sends, {.tp = {}, .cp = {}, .data = {}, .ep = counted});
     if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {.tp = {}, .cp = counted, .data = {}});
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const int section = graph.stages[stage].section;
@@ -68,7 +70,9 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
             // Each of n ranks sends (n - 1) / n of the gradients in the reduce-scatter, and as much of the
             // weights in the all-gather.
             const auto bytes = static_cast<double>(group.gradient().bytes() + group.weights().bytes());
-            count.dp_bytes += bytes * (layout.dp * layout.cp - 1) * layout.tp;
+            const parallel::MeshShape& shape = module->mesh().shape();
+            const int copies = shape.copies(group.data_axes());
+            count.dp_bytes += bytes * (copies - 1) * (shape.ranks() / copies);
         }
     }
     return counts;

@@ -22,7 +22,9 @@ struct StepCounts {
     /// Traffic along tp and cp, as if all ranks did what the first of a lane does: the larger of the bytes
     /// that it sends and receives, with the all-reduce, once a step, of gradients replicated along tp.
     double tp_bytes = 0, cp_bytes = 0;
-    double dp_bytes = 0;  ///< sent to reduce-scatter gradients over dp x cp and to all-gather weights
+    /// The same to and from experts on other ranks, if all choices of the router are equally likely.
+    double ep_bytes = 0;
+    double dp_bytes = 0;  ///< sent to reduce-scatter gradients over the data axes and to all-gather weights
 };
 
 /// Returns the counts of a step with the samples `ids`, by section. The scenario's cluster does not matter.

@@ -48,7 +48,9 @@ parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage) {
                               .degrees = degrees_of(s),
                               .context_kind = s.layout.cp_kind,
                               .kv_heads = model.kv_heads,
-                              .trainable = s.train};
+                              .trainable = s.train,
+                              .has_experts = model.experts.count > 0,
+                              .experts = {s.layout.ep, s.layout.etp}};
     if (is_tied(scenario, stage)) shape.tied = {stage == s.first_stage ? 0 : 1, 2};
     return shape;
 }
@@ -64,16 +66,26 @@ bool is_tied(const Scenario& scenario, int stage) {
 
 namespace {
 
-/// Returns the nodes of a group over the data axes. Where a border cuts lanes, the groups of their tp ranks
-/// are on unlike nodes: of the one with the most.
-std::vector<int> data_nodes_of(const config::Cluster& cluster, const graph::Section& section, int pp) {
+/// Returns the ranks of the world that hold a stage, in the order of its mesh.
+std::vector<int> ranks_of_stage(const graph::Section& section, int pp) {
+    std::vector<int> ranks;
+    for (int replica = 0; replica < section.layout.dp; ++replica)
+        for (int cp = 0; cp < section.layout.cp; ++cp)
+            for (int tp = 0; tp < section.layout.tp; ++tp)
+                ranks.push_back(graph::rank_at(section, {replica, pp, cp, tp}));
+    return ranks;
+}
+
+/// Returns the nodes of the ranks that hold the same weights: each `parts`-th rank of a stage. Where a border
+/// cuts lanes, the groups of their tp ranks are on unlike nodes: of the one with the most.
+std::vector<int> data_nodes_of(const config::Cluster& cluster, std::span<const int> stage, int parts) {
     std::vector<int> most;
     std::size_t most_nodes = 0;
-    for (int tp = 0; tp < section.layout.tp; ++tp) {
+    for (int part = 0; part < parts; ++part) {
         std::vector<int> nodes;
-        for (int replica = 0; replica < section.layout.dp; ++replica)
-            for (int cp = 0; cp < section.layout.cp; ++cp)
-                nodes.push_back(node_of(cluster, graph::rank_at(section, {replica, pp, cp, tp})));
+        for (std::size_t i = static_cast<std::size_t>(part); i < stage.size();
+             i += static_cast<std::size_t>(parts))
+            nodes.push_back(node_of(cluster, stage[i]));
         const std::size_t count = std::set<int>(nodes.begin(), nodes.end()).size();
         if (count <= most_nodes) continue;
         most_nodes = count;
@@ -90,7 +102,7 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
     const graph::Section& s = scenario.graph.section_of(stage);
     const graph::Layout& l = s.layout;
     const int pp = scenario.graph.stages[stage].pipeline_rank;
-    const config::Link *tp_link = &cluster.node, *cp_link = tp_link, *tied_link = tp_link;
+    const config::Link *tp_link = &cluster.node, *cp_link = tp_link, *tied_link = tp_link, *ep_link = tp_link;
     // The lowest and the highest rank of a group tell whether all are on one node.
     const auto reach = [&](const config::Link*& link, const graph::Place& from, const graph::Place& to) {
         const config::Link& among = link_among(cluster, graph::rank_at(s, from), graph::rank_at(s, to));
@@ -104,6 +116,13 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
                 reach(tied_link, {r, 0, c, t}, {r, l.pp - 1, c, t});
             }
         }
+    const std::vector<int> ranks = ranks_of_stage(s, pp);
+    const int expert_ranks = l.ep * l.etp;
+    for (std::size_t i = 0; i < ranks.size(); i += static_cast<std::size_t>(expert_ranks)) {
+        const config::Link& among =
+            link_among(cluster, ranks[i], ranks[i + static_cast<std::size_t>(expert_ranks) - 1]);
+        if (&among == &cluster.network) ep_link = &among;
+    }
     const auto cost = [](const config::Link& link) {
         const config::Link collective = link.of_collectives();
         return parallel::LinkCost{collective.latency_s, collective.bandwidth};
@@ -112,8 +131,10 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             .cp = cost(*cp_link),
             .data = cost(cluster.node),
             .tied = cost(*tied_link),
-            .data_nodes = data_nodes_of(cluster, s, pp),
-            .network = cost(cluster.network)};
+            .data_nodes = data_nodes_of(cluster, ranks, l.tp),
+            .network = cost(cluster.network),
+            .ep = cost(*ep_link),
+            .expert_nodes = data_nodes_of(cluster, ranks, expert_ranks)};
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {

@@ -106,7 +106,10 @@ int links_of(const Scenario& scenario, int stage) {
     const parallel::MeshShape shape = mesh_shape_of(scenario, stage);
     const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
     return others(shape.degrees.tp) + others(shape.degrees.cp) + others(shape.kv_ranks()) +
-           (shape.trainable ? others(shape.data_ranks()) + others(shape.tied.count) : 0);
+           (shape.has_experts ? others(shape.experts.ranks()) : 0) +
+           (shape.trainable ? others(shape.data_ranks()) + others(shape.tied.count) : 0) +
+           (shape.trainable && shape.has_own_expert_data() ? others(shape.copies(parallel::kExpertDataAxes))
+                                                           : 0);
 }
 
 channel::Side side_of(const graph::SectionGraph& graph, int stage) {

@@ -120,6 +120,18 @@ model::ModelSpec spec_of(const config::Model& m) {
                                  : std::array{m.rope_sections[0], m.rope_sections[1], m.rope_sections[2]},
             .norm_eps = m.norm_eps,
             .tie_embeddings = m.tie_embeddings,
+            .experts = {.count = static_cast<int>(m.experts),
+                        .per_token = static_cast<int>(m.experts_per_token),
+                        .mlp = static_cast<int>(m.expert_mlp),
+                        .shared_mlp = static_cast<int>(m.shared_expert_mlp),
+                        .dense_layers = static_cast<int>(m.dense_layers),
+                        .router = m.router == "sigmoid" ? model::ExpertsSpec::Router::sigmoid
+                                                        : model::ExpertsSpec::Router::softmax,
+                        .normalize = m.router_normalize,
+                        .balance = m.balance == "loss"   ? model::ExpertsSpec::Balance::loss
+                                   : m.balance == "bias" ? model::ExpertsSpec::Balance::bias
+                                                         : model::ExpertsSpec::Balance::none,
+                        .balance_strength = m.balance == "none" ? 0 : m.balance_strength},
             .picture_token = static_cast<int>(m.picture_token),
             .patch = static_cast<int>(m.patch),
             .merge = static_cast<int>(m.merge),

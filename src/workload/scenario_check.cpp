@@ -53,7 +53,8 @@ bool check_tp(const graph::Section& section, const model::ModelSpec& m,
         return false;
     }
     const bool language = m.kind == model::ModelSpec::Kind::language;
-    for (const auto& [what, size] : {std::pair{"width", m.width}, std::pair{"mlp", m.mlp},
+    const bool dense = m.experts.count == 0 || m.experts.dense_layers > 0;
+    for (const auto& [what, size] : {std::pair{"width", m.width}, std::pair{"mlp", dense ? m.mlp : m.width},
                                      std::pair{"vocabulary", language ? m.vocabulary : m.width}})
         if (tp > size)
             refusals.push_back(
@@ -105,6 +106,40 @@ bool check_chunks(const graph::Section& section, std::vector<graph::Refusal>& re
         return false;
     }
     return true;
+}
+
+/// Experts and their channels divide evenly among ep x etp ranks of a replica.
+void check_experts(const graph::Section& section, const model::ModelSpec& m,
+                   std::vector<graph::Refusal>& refusals) {
+    const graph::Layout& l = section.layout;
+    const auto check = [&](const char* degree, int value, const char* what, int size) {
+        const auto fits = [&](int ranks) { return size % ranks == 0; };
+        if (value > 1 && !fits(value))
+            refusals.push_back(
+                {section_key(section, degree),
+                 fmt::format("{} ranks cannot split the {} {} of model.{} evenly; the nearest that "
+                             "can: {}",
+                             value, size, what, m.name, nearest_degrees(value, size, fits))});
+        return value == 1 || fits(value);
+    };
+    if (m.experts.count == 0) {
+        for (const auto& [key, value] : {std::pair{"layout.ep", l.ep}, std::pair{"layout.etp", l.etp}})
+            if (value != 1)
+                refusals.push_back(
+                    {section_key(section, key),
+                     fmt::format("{}, but model.{} has no experts; allowed: 1", value, m.name)});
+        return;
+    }
+    if (!check("layout.ep", l.ep, "experts", m.experts.count) ||
+        !check("layout.etp", l.etp, "channels of an expert", m.experts.mlp))
+        return;
+    if (l.lane_ranks() % (l.ep * l.etp) != 0)
+        refusals.push_back(
+            {section_key(section, l.ep > 1 ? "layout.ep" : "layout.etp"),
+             fmt::format(
+                 "ep x etp = {} does not divide the {} ranks of a replica (cp x tp); experts that several "
+                 "replicas share are not built yet",
+                 l.ep * l.etp, l.lane_ranks())});
 }
 
 /// Every stage has at least one layer, and all stages have all layers.
@@ -206,18 +241,17 @@ void check_layouts(const std::vector<graph::Section>& sections, const std::vecto
         bool counts = true;
         for (const auto& [key, degree] :
              {std::pair{"layout.dp", l.dp}, std::pair{"layout.tp", l.tp}, std::pair{"layout.cp", l.cp},
-              std::pair{"layout.pp", l.pp}, std::pair{"layout.chunks", l.chunks}})
+              std::pair{"layout.pp", l.pp}, std::pair{"layout.chunks", l.chunks},
+              std::pair{"layout.ep", l.ep}, std::pair{"layout.etp", l.etp}})
             if (degree < 1) {
                 refusals.push_back({section_key(section, key),
                                     fmt::format("{} is out of range; allowed: at least 1", degree)});
                 counts = false;
             }
-        if (l.ep != 1)
-            refusals.push_back(
-                {section_key(section, "layout.ep"), fmt::format("{} is not built yet; allowed: 1", l.ep)});
         counts = counts && check_chunks(section, refusals);
         if (!counts || models[s].name.empty()) continue;  // only the times of its tasks are known
         check_stages(section, models[s], refusals);
+        check_experts(section, models[s], refusals);
         if (check_tp(section, models[s], refusals)) check_cp(section, models[s], refusals);
     }
 }

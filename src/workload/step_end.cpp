@@ -25,6 +25,8 @@ double sent_s(const parallel::Mesh& mesh) {
     };
     for (const parallel::Axis axis : parallel::kReplicaAxes) add(axis);
     add(parallel::kDataAxes);
+    // Where both groups are one, its counts are 0 by now.
+    if (mesh.shape().has_experts) add(parallel::kExpertDataAxes);
     return seconds;
 }
 

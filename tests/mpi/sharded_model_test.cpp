@@ -17,12 +17,30 @@ using model::test::Job;
 
 constexpr double kNear = 1e-11;  ///< tolerance, relative to the norm of a gradient
 
+struct Layout {
+    Degrees degrees;
+    ContextKind kind;
+    ExpertDegrees experts = {};
+    std::string text() const {
+        return "cp " + std::to_string(degrees.cp) + " tp " + std::to_string(degrees.tp) +
+               (kind == ContextKind::ring ? " ring" : " all-to-all") +
+               (experts.ranks() == 1
+                    ? ""
+                    : " ep " + std::to_string(experts.ep) + " etp " + std::to_string(experts.etp));
+    }
+};
+
 /// A section on the ranks of the world, whole or in stages of so many layers.
 struct Sharded : model::test::Pipeline {
     Sharded(backend::Backend& b, const comm::Communicator& world, const ModelSpec& spec, const Role& role,
-            Degrees degrees, ContextKind kind, const std::vector<int>& layers)
+            const Layout& layout, const std::vector<int>& layers)
         : Pipeline(b, spec, role, layers, [&] {
-              const MeshShape shape{.degrees = degrees, .context_kind = kind, .kv_heads = spec.kv_heads};
+              const bool has_experts = spec.experts.count > 0;
+              const MeshShape shape{.degrees = layout.degrees,
+                                    .context_kind = layout.kind,
+                                    .kv_heads = spec.kv_heads,
+                                    .has_experts = has_experts,
+                                    .experts = has_experts ? layout.experts : ExpertDegrees{}};
               return make_mesh(world, b, shape, role.section);
           }) {}
     const Mesh& mesh() const { return stages().back()->module->mesh(); }
@@ -157,15 +175,6 @@ std::vector<std::int32_t> local_output_rows(const Rows& rows, bool pictures, con
     return local;
 }
 
-struct Layout {
-    Degrees degrees;
-    ContextKind kind;
-    std::string text() const {
-        return "cp " + std::to_string(degrees.cp) + " tp " + std::to_string(degrees.tp) +
-               (kind == ContextKind::ring ? " ring" : " all-to-all");
-    }
-};
-
 bool fits(const ModelSpec& spec, const Layout& layout) {
     const auto [cp, tp] = layout.degrees;
     const auto divides = [](int a, int b) { return a % b == 0 || b % a == 0; };
@@ -182,8 +191,8 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
                              (layers.size() > 1 ? ", in stages" : "");
     const Result expected = reference.run();
     const auto backend = backend::make_cpu(1);
-    Sharded first(*backend, world, reference.first_spec, reference.first_role, up.degrees, up.kind, layers);
-    Sharded last(*backend, world, reference.last_spec, reference.last_role, down.degrees, down.kind, layers);
+    Sharded first(*backend, world, reference.first_spec, reference.first_role, up, layers);
+    Sharded last(*backend, world, reference.last_spec, reference.last_role, down, layers);
     const Batch batch = reference.samples.batch();
     const Rows rows = rows_of(reference, pictures);
     const std::int64_t width = reference.first_role.output_width;
@@ -277,6 +286,16 @@ int main(int argc, char** argv) {
             spec.vocabulary = spec.vocabulary > 0 ? 41 : 0;
             spec.mlp = 25;
         };
+        // Some of the experts' degrees, so that each is seen with some layout.
+        std::vector<ExpertDegrees> shares;
+        for (int etp = 1; etp <= ranks; ++etp)
+            for (int ep = 1; ep * etp <= ranks; ++ep)
+                if (ranks % (ep * etp) == 0 && 12 % ep == 0 && 12 % etp == 0) shares.push_back({ep, etp});
+        using model::test::use_experts;
+        const auto sigmoid_experts = [](ModelSpec& spec) {
+            spec.tie_embeddings = false;
+            model::test::use_sigmoid_experts(spec);
+        };
         int compared = 0;
         std::int64_t sent = 0;
         struct Case {
@@ -292,7 +311,9 @@ int main(int argc, char** argv) {
              {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
               Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
               Case{model::test::use_other_forms}, Case{{}, Recompute::cheap, {2}, TpOverlap::always},
-              Case{uneven, Recompute::none, {2}, TpOverlap::always},
+              Case{uneven, Recompute::none, {2}, TpOverlap::always}, Case{use_experts},
+              Case{use_experts, Recompute::cheap}, Case{sigmoid_experts, Recompute::layer},
+              Case{sigmoid_experts, Recompute::none, {1, 1}},
               Case{{},
                    Recompute::none,
                    {2},
@@ -324,9 +345,15 @@ int main(int argc, char** argv) {
                 }
                 // The two sections have different layouts where several fit.
                 for (std::size_t i = 0; i < ups.size() && !downs.empty(); ++i) {
-                    sent += run(world, reference, kind == Job::Kind::vlm, ups[i],
-                                downs[(i + 1) % downs.size()], c.layers);
-                    ++compared;
+                    Layout up = ups[i], down = downs[(i + 1) % downs.size()];
+                    // With experts, all of their degrees beside these layouts.
+                    const bool has_experts = reference.last_spec.experts.count > 0;
+                    for (std::size_t share = 0; share < (has_experts ? shares.size() : 1); ++share) {
+                        up.experts = shares[share];
+                        down.experts = shares[share];
+                        sent += run(world, reference, kind == Job::Kind::vlm, up, down, c.layers);
+                        ++compared;
+                    }
                 }
             }
         MAESTRO_CHECK(compared > 0, "no layout fits {} ranks", ranks);

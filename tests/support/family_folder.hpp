@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <string>
@@ -26,8 +27,9 @@ inline std::string folder_of(const std::string& family) {
 class FamilyReference {
 public:
     explicit FamilyReference(const std::string& family)
-        : file_(folder_of(family) + "/reference.safetensors", pulse_),
-          bytes_(file_.path(), std::ios::binary) {}
+        : FamilyReference(std::filesystem::path(folder_of(family) + "/reference.safetensors")) {}
+    explicit FamilyReference(const std::filesystem::path& file)
+        : file_(file.string(), pulse_), bytes_(file_.path(), std::ios::binary) {}
     template <class T>
     std::vector<T> read(const std::string& name) {
         const safetensors::TensorInfo* const info = file_.find(name);

@@ -27,7 +27,7 @@ head_dim = 4
 mlp = {mlp}
 vocabulary = 260
 tie_embeddings = {tied}
-'''
+{experts}'''
 GRAPHS = {  # sections, edges
     "vision-language": (["vision", "language"], [("vision", "language", "embeddings")]),
     "teacher-student": (["teacher", "student"], [("teacher", "student", "hidden")]),
@@ -66,6 +66,16 @@ class Numbers:
     def frozen(self, section):
         return section in ("teacher", "frozen-vision") or (section == "vision" and self.frozen_vision)
 
+    def experts(self, model):
+        """Keys of a model with experts; half of the models have none."""
+        dice = random.Random(f"experts {self} {model}")
+        if dice.random() < 0.5:
+            return ""
+        router = dice.choice(["softmax", "sigmoid"])
+        keys = {"experts": 12, "experts_per_token": dice.choice([1, 2, 3, 12]), "expert_mlp": 12, "shared_expert_mlp": dice.choice([0, 10]),
+                "dense_layers": dice.choice([0, 1, 3]), "router": router, "router_normalize": dice.random() < 0.5, "balance": dice.choice(["none", "loss", "bias"])}
+        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+
     def freeze(self, section, model):
         return [] if self.frozen(section) else random.Random(f"freeze {self} {section}").choice(FREEZE[model])
 
@@ -95,8 +105,8 @@ every = 0
 [schedule]
 {schedule}
 '''
-    deck += VISION + LANGUAGE.format(name="reader", layers=4, kv=n.kv, mlp=100, tied=str(n.tied).lower())
-    deck += LANGUAGE.format(name="expert", layers=5, kv=n.kv, mlp=72, tied="true")
+    deck += VISION + LANGUAGE.format(name="reader", layers=4, kv=n.kv, mlp=100, tied=str(n.tied).lower(), experts=n.experts("reader"))
+    deck += LANGUAGE.format(name="expert", layers=5, kv=n.kv, mlp=72, tied="true", experts=n.experts("expert"))
     for section in sections:
         model = {"vision": "eye", "frozen-vision": "eye", "teacher": "expert"}.get(section, "reader")
         frozen = 'mode = "forward"\nweights = "random"\n' if n.frozen(section) else f"freeze = {json.dumps(n.freeze(section, model))}\n"
@@ -182,6 +192,10 @@ def draw(seed, problem=None):
             extra[s] += f'\nrecompute = "{recompute}"'
         if recompute in ("cheap", "layer"):
             extra[s] += f"\nrecompute_layers = {tuning.choice([0, 1, 2])}"
+    for s, v in layouts.items():
+        if s not in HEADS and numbers.experts("expert" if s == "teacher" else "reader"):
+            shares = [(ep, etp) for ep in (1, 2, 3, 4, 6, 12) for etp in (1, 2, 3, 4) if v["tp"] * v["cp"] % (ep * etp) == 0]
+            v["ep"], v["etp"] = random.Random(f"experts {seed} {s}").choice(shares)
     extra["train"] = f'recompute = "{dice.choice(["none", "cheap", "layer"])}"'
     schedule = f'policy = "{dice.choice(["wavefront", "fifo", "lpt"])}"\ndispatch = "{dice.choice(["planned", "ready"])}"'
     run = f'timeout_s = 20\ntransport = "{dice.choice(["auto", "window", "messages"])}"'

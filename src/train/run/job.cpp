@@ -150,13 +150,17 @@ void Job::complete_weights() {
         context_.watchdog.doing("the weights of section " + stages_[i]->label());
         // A frozen section reduces no gradients, so its mesh has no group over the data axes. It needs one
         // only here, and gives its memory back.
-        std::unique_ptr<collective::ProcessGroup> data_group;
-        if (!shape.trainable)
-            data_group = parallel::make_data_group(stage_ranks_[stages_[i]->section()],
-                                                   devices_->backend(stages_[i]->section()), shape,
-                                                   stages_[i]->name(), sums());
-        collective::ProcessGroup& ranks = data_group ? *data_group : module.mesh().group(parallel::kDataAxes);
-        for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
+        for (const parallel::Axes axes : {parallel::kDataAxes, parallel::kExpertDataAxes}) {
+            if (axes == parallel::kExpertDataAxes && !shape.has_experts) continue;
+            std::unique_ptr<collective::ProcessGroup> made;
+            if (!shape.trainable)
+                made = parallel::make_data_group(stage_ranks_[stages_[i]->section()],
+                                                 devices_->backend(stages_[i]->section()), shape,
+                                                 stages_[i]->name(), sums(), axes);
+            collective::ProcessGroup& ranks = made ? *made : module.mesh().group(axes);
+            for (parallel::ParameterGroup& group : module.parameters().groups())
+                if (group.data_axes() == axes) group.gather_weights(ranks);
+        }
     }
 }
 

@@ -79,11 +79,13 @@ std::string traffic_table(const workload::Scenario& scenario, const workload::Sa
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
     workload::Probes probes;
     const auto counts = workload::step_counts(scenario, table, probes, order.batch(0));
-    std::vector<std::vector<std::string>> rows = {{"MB sent in a step", "tp", "cp", "pp", "dp", "edges"}};
+    std::vector<std::vector<std::string>> rows = {
+        {"MB sent in a step", "tp", "cp", "ep", "pp", "dp", "edges"}};
     const auto mb = [](double bytes) { return fmt::format("{:.2f}", bytes / 1e6); };
     for (std::size_t s = 0; s < counts.size(); ++s)
         rows.push_back({scenario.graph.sections[s].name, mb(counts[s].tp_bytes), mb(counts[s].cp_bytes),
-                        mb(counts[s].pp_bytes), mb(counts[s].dp_bytes), mb(counts[s].edge_bytes)});
+                        mb(counts[s].ep_bytes), mb(counts[s].pp_bytes), mb(counts[s].dp_bytes),
+                        mb(counts[s].edge_bytes)});
     return aligned(rows, 0, 1);
 }
 

@@ -51,8 +51,8 @@ Optimizer::Optimizer(backend::Backend& backend, parallel::ParameterStore& store)
 }
 
 void Optimizer::add_group(parallel::ParameterGroup& group) {
-    State& state =
-        states_.emplace_back(State{.group = &group, .counted = {}, .chunks = {}, .first = {}, .second = {}});
+    State& state = states_.emplace_back(
+        State{.group = &group, .counted = {}, .balanced = {}, .chunks = {}, .first = {}, .second = {}});
     const Range shard = group.shard();
     // Most weights count in the norm wherever they are held. Only where ranks hold copies is the range of a
     // parameter cut, so `counted` stays short. Padding is zero and may be counted.
@@ -62,8 +62,13 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
         const Range held = group.shard_of(*p);
         if (held.size() <= 0) continue;
         const std::int64_t from = p->offset - shard.begin;
-        updated.push_back({{from + held.begin, from + held.end}, p->decay});
-        const std::vector<Range> copies = group.first_copies(*p, held);
+        const Range in_shard{from + held.begin, from + held.end};
+        if (p->balance_step > 0)
+            state.balanced.emplace_back(in_shard, p->balance_step);
+        else
+            updated.push_back({in_shard, p->decay});
+        const std::vector<Range> copies =
+            p->balance_step > 0 ? std::vector<Range>{} : group.first_copies(*p, held);
         if (copies == std::vector{held}) continue;
         if (at < p->offset + held.begin) state.counted.push_back({at, p->offset + held.begin});
         for (const Range& r : copies) state.counted.push_back({p->offset + r.begin, p->offset + r.end});
@@ -111,6 +116,19 @@ void Optimizer::update(std::size_t index, const AdamSettings& settings, std::int
                 .weight_decay = settings.weight_decay,
                 .step = step,
                 .gradient_scale = gradient_scale});
+    for (const auto& [range, by] : state.balanced)
+        balance(state.group->master().slice(range.begin, range.end),
+                state.group->gradient().slice(shard.begin + range.begin, shard.begin + range.end), by);
+}
+
+/// On the host: a bias has one element for each expert.
+void Optimizer::balance(const Tensor& bias, const Tensor& excess, double by) {
+    std::vector<float> values(static_cast<std::size_t>(bias.size())), over(values.size());
+    backend_.download(bias, values.data());
+    backend_.download(excess, over.data());
+    for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] -= static_cast<float>(over[i] > 0 ? by : over[i] < 0 ? -by : 0);
+    backend_.upload(values.data(), bias);
 }
 
 /// The sum of their squares is finite then, and only then: in double, no sum of squares of floats overflows.

@@ -65,11 +65,15 @@ private:
     /// The optimizer states of a parameter group.
     struct State {
         parallel::ParameterGroup* group;
-        std::vector<Range> counted;     ///< ranges of the flat arrays that this rank counts in the norm
+        std::vector<Range> counted;  ///< ranges of the flat arrays that this rank counts in the norm
+        /// Parts of the shard with a bias that balances experts, see parallel::Parameter::balance_step.
+        std::vector<std::pair<Range, double>> balanced;
         backend::Buffer chunks;         ///< the elements to update in the shard, see ops::update_chunks()
         backend::Buffer first, second;  ///< moments of the shard
     };
     void add_group(parallel::ParameterGroup& group);
+    /// Moves bias[n] by `by` against the sign of excess[n], both f32.
+    void balance(const Tensor& bias, const Tensor& excess, double by);
     const State& state_of(const parallel::Parameter& parameter) const;
     Tensor squares() const { return Tensor(squares_.data(), DType::f64, {1}); }
 

@@ -46,7 +46,7 @@ std::string edited(const std::string& old_text, const std::string& new_text) {
 
 TEST(Deck, EveryInputIsGood) {
     for (const char* name : {"vlm_glyphs.toml", "glyphs_large.toml", "teacher.toml", "distill.toml",
-                             "layouts.toml", "layouts_deep.toml"})
+                             "layouts.toml", "layouts_deep.toml", "layouts_moe.toml"})
         for (const Command command : {Command::train, Command::evaluate}) {
             const Deck deck = parse_deck(input(name), name, {}, command);
             EXPECT_GE(deck.optimizer.warmup_steps, 20) << name;

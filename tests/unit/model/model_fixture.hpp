@@ -126,6 +126,29 @@ inline void use_other_forms(ModelSpec& spec) {
     spec.form.fused_qkv = true;
 }
 
+/// Experts in the second layer of language models, balanced by the loss, and one for all tokens.
+inline void use_experts(ModelSpec& spec) {
+    if (spec.kind == ModelSpec::Kind::vision) return;
+    spec.experts = {.count = 12,
+                    .per_token = 3,
+                    .mlp = 12,
+                    .shared_mlp = 10,
+                    .dense_layers = 1,
+                    .balance = ExpertsSpec::Balance::loss,
+                    .balance_strength = 0.3};
+}
+/// Experts in all layers, one for each token, balanced by a bias.
+inline void use_sigmoid_experts(ModelSpec& spec) {
+    if (spec.kind == ModelSpec::Kind::vision) return;
+    spec.experts = {.count = 12,
+                    .per_token = 1,
+                    .mlp = 12,
+                    .router = ExpertsSpec::Router::sigmoid,
+                    .normalize = false,
+                    .balance = ExpertsSpec::Balance::bias,
+                    .balance_strength = 0.01};
+}
+
 /// Adapters of all linear layers, and of one matrix of each fused weight and of one other layer.
 inline const Lora kAllAdapters{
     .rank = 3, .alpha = 4.5, .targets = {kLoraTargets.begin(), kLoraTargets.end()}},

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "unit/model/model_fixture.hpp"
 
 namespace maestro::model::test {
@@ -86,12 +88,84 @@ TEST(Model, GradientsOfAdaptersMatchFiniteDifferences) {
     }
 }
 
+// The loss does not contain what balances experts, so that they are left unbalanced here.
+TEST(Model, GradientsOfExpertsMatchFiniteDifferences) {
+    for (const bool sigmoid : {false, true}) {
+        Job job(Kind::distill, DType::f64, Recompute::none, 1, [&](ModelSpec& spec) {
+            sigmoid ? use_sigmoid_experts(spec) : use_experts(spec);
+            spec.experts.balance = ExpertsSpec::Balance::none;
+        });
+        std::vector<const Parameter*> picked;
+        for (const Parameter& p : job.last->parameters().parameters())
+            if (p.name.starts_with("layers.1.mlp.")) picked.push_back(&p);
+        EXPECT_EQ(picked.size(), sigmoid ? 4u : 7u);
+        expect_finite_differences(job, picked);
+    }
+}
+
+/// Samples one by one, which are balanced by themselves, as in one micro-batch.
+TEST(Model, BalancingExpertsDoesNotDependOnMicroBatches) {
+    for (const auto& experts : {use_experts, use_sigmoid_experts}) {
+        Job together(Kind::distill, DType::f64, Recompute::none, 1, experts);
+        const std::vector<SampleView> samples = together.samples.views();
+        const double scale = together.samples.batch().loss_scale;
+        Role role = together.last_role;
+        role.inputs = {};
+        role.alpha = 0;
+        const auto gradients = [&](std::size_t at_a_time, bool balanced) {
+            ModelSpec spec = together.last_spec;
+            if (!balanced) spec.experts.balance_strength = 0;
+            const auto module = make_module(together.backend(), spec, role);
+            fill_weights(*module, "student");
+            for (std::size_t i = 0; i < samples.size(); i += at_a_time) {
+                backend::Arena saved(together.backend(), std::size_t{16} << 20),
+                    scratch(together.backend(), std::size_t{16} << 20);
+                Tensor output;
+                Result result;
+                const Batch batch{.samples = std::span(samples).subspan(i, at_a_time), .loss_scale = scale};
+                const auto state = module->forward(batch, {}, saved, scratch, output, result);
+                module->backward(*state, {}, {}, scratch);
+            }
+            std::map<std::string, std::vector<double>> all;
+            for (const Parameter& p : module->parameters().parameters())
+                all[p.name] = testing_support::read_elements(together.backend(), p.gradient);
+            return all;
+        };
+        const auto distance = [](const std::vector<double>& a, const std::vector<double>& b) {
+            double squares = 0;
+            for (std::size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
+            return std::sqrt(squares);
+        };
+        const auto whole = gradients(samples.size(), true), single = gradients(1, true),
+                   unbalanced = gradients(1, false);
+        for (const auto& [name, values] : whole)
+            EXPECT_LE(distance(values, single.at(name)),
+                      1e-12 * (1 + distance(values, std::vector<double>(values.size(), 0.0))))
+                << name;
+        const std::string router = "layers.1.mlp.router.weight";
+        if (together.last_spec.experts.balance == ExpertsSpec::Balance::loss) {
+            EXPECT_GT(distance(whole.at(router), unbalanced.at(router)), 1e-4);
+            continue;
+        }
+        // Whole numbers: how many choices each expert got too much, times the number of experts.
+        const std::vector<double>& excess = whole.at("layers.1.mlp.router.bias");
+        double sum = 0, most = 0;
+        for (const double e : excess) {
+            EXPECT_EQ(e, std::round(e));
+            sum += e;
+            most = std::max(most, e);
+        }
+        EXPECT_EQ(sum, 0);
+        EXPECT_GT(most, 0);
+    }
+}
+
 void expect_measured(Kind kind, DType type, Recompute recompute, bool train, int threads,
-                     const Lora& lora = {}) {
+                     const Lora& lora = {}, const std::function<void(ModelSpec&)>& change = {}) {
     SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
                                     << " recompute " << static_cast<int>(recompute) << " train " << train
                                     << " threads " << threads);
-    Job job(kind, type, recompute, threads, {}, lora);
+    Job job(kind, type, recompute, threads, change, lora);
     const auto measured = [&](const ModelSpec& spec, const Role& role) {
         return measure(spec, role, job.samples.shapes(),
                        {.train = train,
@@ -127,6 +201,9 @@ TEST(Model, MeasureEqualsWhatARunAllocates) {
                     for (const int threads : {1, 3}) expect_measured(kind, type, recompute, train, threads);
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
         expect_measured(Kind::vlm, DType::bf16, recompute, true, 1, kAllAdapters);
+    for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
+        for (const auto& experts : {use_experts, use_sigmoid_experts})
+            expect_measured(Kind::vlm, DType::bf16, recompute, true, 2, {}, experts);
 }
 
 /// A micro-batch with one large picture bounds those with several small ones, although launches of cuDNN take
@@ -171,6 +248,15 @@ TEST(Model, RecomputationChangesNoBit) {
         Job job(Kind::vlm, DType::f32, recompute, 1, {}, kSomeAdapters);
         job.run();
         EXPECT_EQ(gradients_of(job), gradients_of(kept));
+    }
+    for (const auto& experts : {use_experts, use_sigmoid_experts}) {
+        Job whole(Kind::vlm, DType::f32, Recompute::none, 1, experts);
+        whole.run();
+        for (const Recompute recompute : {Recompute::cheap, Recompute::layer}) {
+            Job job(Kind::vlm, DType::f32, recompute, 1, experts);
+            job.run();
+            EXPECT_EQ(gradients_of(job), gradients_of(whole));
+        }
     }
 }
 

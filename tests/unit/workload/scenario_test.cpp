@@ -60,8 +60,10 @@ TEST(Scenario, RefusalsNameThePlaceOfTheirKey) {
     EXPECT_THAT(refusal(edited("from = \"vision\"", "from = \"audio\"")),
                 AllOf(testing::StartsWith("deck.toml:85:8: edge.audio-language.from: "),
                       HasSubstr("there is no section 'audio'")));
-    EXPECT_THAT(refusal(input("vlm_glyphs.toml"), {"section.language.layout.ep=2"}),
-                HasSubstr("--set section.language.layout.ep: 2 is not built yet"));
+    EXPECT_THAT(
+        refusal(input("vlm_glyphs.toml"), {"section.language.layout.ep=2"}),
+        HasSubstr(
+            "--set section.language.layout.ep: 2, but model.glyph-language has no experts; allowed: 1"));
     EXPECT_THAT(
         refusal(input("vlm_glyphs.toml"), {"section.vision.window=1", "section.vision.micro_batch=1"}),
         HasSubstr("1 micro-batches of 1 samples in flight are fewer than"));
