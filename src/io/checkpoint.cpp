@@ -72,6 +72,7 @@ FileImage describe_train_state(const TrainState& state, Pulse& pulse) {
     write_attribute(file, "timeline_rows", state.counts.tasks);
     write_attribute(file, "sync_rows", state.counts.syncs);
     write_attribute(file, "assignment_rows", state.counts.assignment);
+    write_attribute(file, "expert_rows", state.counts.experts);
     file.close();
     return image_of(kTrainFile, file.state());
 }

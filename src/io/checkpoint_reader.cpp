@@ -187,12 +187,14 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
                 return state;
             }
             state.defaults = nlohmann::json::parse(read_text_attribute(open, "defaults"));
-            const bool has_sync_rows =
-                MAESTRO_HDF5(H5Aexists(open, "sync_rows")) > 0;  // else of an older build
+            const auto rows_or_none = [&](const char* name) {  // which older builds did not write
+                return MAESTRO_HDF5(H5Aexists(open, name)) > 0 ? read_integer_attribute(open, name) : 0;
+            };
             state.counts = {.steps = read_integer_attribute(open, "step_rows"),
                             .tasks = read_integer_attribute(open, "timeline_rows"),
-                            .syncs = has_sync_rows ? read_integer_attribute(open, "sync_rows") : 0,
-                            .assignment = read_integer_attribute(open, "assignment_rows")};
+                            .syncs = rows_or_none("sync_rows"),
+                            .assignment = read_integer_attribute(open, "assignment_rows"),
+                            .experts = rows_or_none("expert_rows")};
             return state;
         } catch (const Error&) {
             throw;

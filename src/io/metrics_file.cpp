@@ -20,7 +20,8 @@ namespace maestro::io {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr const char *kSteps = "steps", *kTasks = "timeline", *kSyncs = "syncs", *kAssignment = "assignment";
+constexpr const char *kSteps = "steps", *kTasks = "timeline", *kSyncs = "syncs", *kAssignment = "assignment",
+                     *kExperts = "experts";
 /// A column of kTasks that files of older builds lack.
 constexpr std::string_view kAddedColumn = "weights_s";
 
@@ -73,6 +74,16 @@ void each_column(const AssignmentRow*, Visit&& visit) {
     visit(std::int64_t{}, "sample", &AssignmentRow::sample);
 }
 
+template <class Visit>
+void each_column(const ExpertRow*, Visit&& visit) {
+    visit(std::int64_t{}, "step", &ExpertRow::step);
+    visit(std::int32_t{}, "section", &ExpertRow::section);
+    visit(std::int32_t{}, "layer", &ExpertRow::layer);
+    visit(double{}, "largest", &ExpertRow::largest);
+    visit(double{}, "smallest", &ExpertRow::smallest);
+    visit(double{}, "entropy", &ExpertRow::entropy);
+}
+
 bool exists(hid_t group, const char* name) {
     return MAESTRO_HDF5(H5Lexists(group, name, H5P_DEFAULT)) > 0;
 }
@@ -123,6 +134,7 @@ void write_rows(hid_t file, const Rows& rows) {
     write_table(file, kTasks, rows.tasks);
     write_table(file, kSyncs, rows.syncs);
     write_table(file, kAssignment, rows.assignment);
+    write_table(file, kExperts, rows.experts);
 }
 
 void write_header(hid_t file, const MetricsHeader& header) {
@@ -161,6 +173,7 @@ Rows read_rows(std::int64_t file) {
     // Files of older builds lack these.
     if (exists(file, kSyncs)) rows.syncs = read_table<SyncRow>(file, kSyncs);
     if (exists(file, kAssignment)) rows.assignment = read_table<AssignmentRow>(file, kAssignment);
+    if (exists(file, kExperts)) rows.experts = read_table<ExpertRow>(file, kExperts);
     return rows;
 }
 
@@ -187,6 +200,7 @@ void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header,
         cut_table<TaskRow>(file, kTasks, counts.tasks);
         cut_table<SyncRow>(file, kSyncs, counts.syncs);
         cut_table<AssignmentRow>(file, kAssignment, counts.assignment);
+        cut_table<ExpertRow>(file, kExperts, counts.experts);
     });
 }
 
@@ -201,7 +215,8 @@ RowCounts count_rows(const std::filesystem::path& path) {
         return RowCounts{.steps = rows(kSteps),
                          .tasks = rows(kTasks),
                          .syncs = rows(kSyncs),
-                         .assignment = rows(kAssignment)};
+                         .assignment = rows(kAssignment),
+                         .experts = rows(kExperts)};
     });
 }
 
@@ -215,6 +230,7 @@ Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
     cut_rows(rows.tasks, counts.tasks, path);
     cut_rows(rows.syncs, counts.syncs, path);
     cut_rows(rows.assignment, counts.assignment, path);
+    cut_rows(rows.experts, counts.experts, path);
     return rows;
 }
 

@@ -1,6 +1,6 @@
-// metrics.h5: rows of steps, tasks, synchronizations of parameters, and samples of a section
-// (docs/file_formats.md). Opened for each append only, so that others can read it at any time; each change is
-// whole or absent (hdf5_update.hpp).
+// metrics.h5: rows of steps, tasks, synchronizations of parameters, samples of a section, and loads of
+// experts (docs/file_formats.md). Opened for each append only, so that others can read it at any time; each
+// change is whole or absent (hdf5_update.hpp).
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,16 @@ struct AssignmentRow {
     std::int64_t sample = 0;
 };
 
+/// How evenly the router of a layer distributed a step's tokens over the layer's experts.
+struct ExpertRow {
+    std::int64_t step = 0;
+    int section = 0;
+    int layer = 0;  ///< of the model, from 0
+    /// The load of the most and of the least loaded expert, each divided by the mean load. 1: balanced.
+    double largest = 0, smallest = 0;
+    double entropy = 0;  ///< of the distribution of choices, divided by that of a uniform one. 1: balanced
+};
+
 struct MetricsHeader {
     std::string deck, environment;
     std::vector<std::string> sections;
@@ -60,12 +70,15 @@ struct Rows {
     std::vector<TaskRow> tasks;
     std::vector<SyncRow> syncs = {};
     std::vector<AssignmentRow> assignment;  ///< of the steps whose tasks are recorded
-    bool empty() const { return steps.empty() && tasks.empty() && syncs.empty() && assignment.empty(); }
+    std::vector<ExpertRow> experts = {};    ///< of steps in which a section with experts was trained
+    bool empty() const {
+        return steps.empty() && tasks.empty() && syncs.empty() && assignment.empty() && experts.empty();
+    }
 };
 
 /// Number of rows of each table, which a checkpoint records of metrics.h5.
 struct RowCounts {
-    std::int64_t steps = 0, tasks = 0, syncs = 0, assignment = 0;
+    std::int64_t steps = 0, tasks = 0, syncs = 0, assignment = 0, experts = 0;
     bool operator==(const RowCounts&) const = default;
 };
 

@@ -53,10 +53,11 @@ void Recorder::flush() {
     const std::vector<io::SyncRow> syncs = take_all(world_, syncs_);
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
-        io::append_metrics(path_, {steps_, tasks, syncs, assignment_}, pulse_);
+        io::append_metrics(path_, {steps_, tasks, syncs, assignment_, experts_}, pulse_);
     });
     steps_.clear();
     assignment_.clear();
+    experts_.clear();
     last_s_ = comm::now_s();
 }
 

@@ -27,6 +27,10 @@ public:
     /// Keeps those of the steps that are recorded.
     void syncs_done(std::span<const io::SyncRow> rows);
     void step_done(const io::StepRow& row) { steps_.push_back(row); }
+    /// Keeps the rows of every step. Rank 0 alone has any.
+    void experts_done(std::span<const io::ExpertRow> rows) {
+        experts_.insert(experts_.end(), rows.begin(), rows.end());
+    }
     bool due() const;  ///< rank 0: longer than the interval since the last flush
     /// Collective: everything so far goes to the file.
     void flush();
@@ -44,6 +48,7 @@ private:
     std::vector<io::TaskRow> tasks_;
     std::vector<io::SyncRow> syncs_;
     std::vector<io::AssignmentRow> assignment_;
+    std::vector<io::ExpertRow> experts_;
 };
 
 }  // namespace maestro::train

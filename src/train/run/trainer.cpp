@@ -17,6 +17,7 @@
 #include "train/run/recorder.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/step_log.hpp"
+#include "train/step/expert_loads.hpp"
 #include "train/step/step_sums.hpp"
 #include "train/step/timing.hpp"
 #include "workload/data_order.hpp"
@@ -77,6 +78,7 @@ private:
     bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
     void run_step(const schedule::StepPlan& plan, double began_s);
     void await_weights();
+    void record_expert_loads(std::int64_t step);
     double loss_scale(const schedule::StepPlan& plan) const;
     void check_finite(StepSums& sums, std::int64_t step) const;
     void report_times() const;
@@ -201,6 +203,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     recorder_.tasks_done(plan, tasks);
     recorder_.syncs_done(runner_.take_syncs(plan.step));
     sums.sum_over(world_);
+    record_expert_loads(plan.step);
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
@@ -219,6 +222,14 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
                           .learning_rate = learning_rate(adam_, plan.step)};
     recorder_.step_done(row);
     log_.step_done(row);
+}
+
+/// Collective. Keeps how evenly the experts of each layer were loaded in this step.
+void Trainer::record_expert_loads(std::int64_t step) {
+    ExpertLoads loads(job_.context().scenario.models);
+    for (auto& stage : job_.stages()) loads.add(stage->section(), stage->module().take_expert_loads());
+    loads.sum_over(world_);
+    if (world_.rank() == 0) recorder_.experts_done(loads.rows(step));
 }
 
 /// Returns 1 / sum of the loss weights of the step, which are known before it begins.

@@ -18,6 +18,7 @@
 #include "io/exit_report.hpp"
 #include "io/file_writer.hpp"
 #include "io/hdf5.hpp"
+#include "io/hdf5_update.hpp"
 #include "io/run_directory.hpp"
 #include "io/section_image.hpp"
 #include "support/scratch_folder.hpp"
@@ -41,15 +42,18 @@ protected:
         const fs::path partial = begin(step);
         std::vector<ManifestEntry> entries{write(partial, step, parameters)};
         entries.push_back(write(
-            partial,
-            describe_train_state(
-                {.step = step,
-                 .deck = "deck",
-                 .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
-                 .defaults = {{"optimizer.clip", "2"}},
-                 .samples = 0xfedcba9876543210,
-                 .counts = {.steps = step, .tasks = 2 * step, .syncs = 4 * step, .assignment = 3 * step}},
-                quiet_)));
+            partial, describe_train_state(
+                         {.step = step,
+                          .deck = "deck",
+                          .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
+                          .defaults = {{"optimizer.clip", "2"}},
+                          .samples = 0xfedcba9876543210,
+                          .counts = {.steps = step,
+                                     .tasks = 2 * step,
+                                     .syncs = 4 * step,
+                                     .assignment = 3 * step,
+                                     .experts = 5 * step}},
+                         quiet_)));
         return finish_checkpoint(partial, entries, keep, damaged, quiet_);
     }
     fs::path begin(std::int64_t step) {
@@ -152,8 +156,19 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     EXPECT_EQ(state.settings.at("run.name"), "a \"name\"\nof two lines");
     EXPECT_EQ(state.defaults.at("optimizer.clip"), "2");
     EXPECT_EQ(state.samples, 0xfedcba9876543210u);
-    EXPECT_EQ(state.counts, (RowCounts{.steps = 12, .tasks = 24, .syncs = 48, .assignment = 36}));
+    EXPECT_EQ(state.counts,
+              (RowCounts{.steps = 12, .tasks = 24, .syncs = 48, .assignment = 36, .experts = 60}));
     EXPECT_FALSE(state.rows.has_value());
+}
+
+/// As an older build wrote it.
+TEST_F(Run, IsReadWithoutTheNumbersOfRowsOfLaterTables) {
+    const fs::path checkpoint = save(12);
+    change_whole(checkpoint / "train.h5", quiet_, [](hid_t file) {
+        for (const char* name : {"sync_rows", "expert_rows"}) MAESTRO_HDF5(H5Adelete(file, name));
+    });
+    EXPECT_EQ(read_train_state(checkpoint, quiet_).counts,
+              (RowCounts{.steps = 12, .tasks = 24, .assignment = 36}));
 }
 
 TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {

@@ -28,19 +28,23 @@ protected:
                        quiet_);
     }
     Rows rows_of(std::int64_t step) const {
-        return {.steps = {{.step = step, .loss = 1.0 / static_cast<double>(step)}},
-                .tasks = {{.section = 1, .step = step, .weights_s = 0.5}, {.section = 0, .step = step}},
-                .syncs = {{.section = 1,
-                           .replica = 2,
-                           .stage = 3,
-                           .rank = 4,
-                           .step = step,
-                           .kind = 1,
-                           .groups = 5,
-                           .start_s = 6,
-                           .end_s = 7,
-                           .busy_s = 0.25}},
-                .assignment = {{.step = step, .replica = 2, .sample = 7 * step}}};
+        return {
+            .steps = {{.step = step, .loss = 1.0 / static_cast<double>(step)}},
+            .tasks = {{.section = 1, .step = step, .weights_s = 0.5}, {.section = 0, .step = step}},
+            .syncs = {{.section = 1,
+                       .replica = 2,
+                       .stage = 3,
+                       .rank = 4,
+                       .step = step,
+                       .kind = 1,
+                       .groups = 5,
+                       .start_s = 6,
+                       .end_s = 7,
+                       .busy_s = 0.25}},
+            .assignment = {{.step = step, .replica = 2, .sample = 7 * step}},
+            .experts = {
+                {.step = step, .section = 1, .layer = 2, .largest = 3.5, .smallest = 0.5, .entropy = 0.75},
+                {.step = step, .section = 1, .layer = 3}}};
     }
     std::string bytes() const {
         std::ifstream file(path_, std::ios::binary);
@@ -73,11 +77,20 @@ TEST_F(Metrics, GrowAndAreCut) {
     ASSERT_EQ(rows.assignment.size(), 3u);
     EXPECT_EQ(rows.assignment[1].sample, 14);
     EXPECT_EQ(rows.assignment[1].replica, 2);
+    ASSERT_EQ(rows.experts.size(), 6u);
+    const ExpertRow& layer = rows.experts[2];
+    EXPECT_THAT((std::array{static_cast<int>(layer.step), layer.section, layer.layer}),
+                testing::ElementsAre(2, 1, 2));
+    EXPECT_THAT((std::array{layer.largest, layer.smallest, layer.entropy}),
+                testing::ElementsAre(3.5, 0.5, 0.75));
+    EXPECT_EQ(rows.experts[3].layer, 3);
     EXPECT_EQ(read_sections(path_), (std::vector<std::string>{"vision", "language"}));
-    const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2};
-    EXPECT_EQ(count_rows(path_), (RowCounts{.steps = 3, .tasks = 6, .syncs = 3, .assignment = 3}));
+    const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2, .experts = 4};
+    EXPECT_EQ(count_rows(path_),
+              (RowCounts{.steps = 3, .tasks = 6, .syncs = 3, .assignment = 3, .experts = 6}));
     EXPECT_EQ(read_metrics(path_, two).syncs.size(), 2u);
     EXPECT_EQ(read_metrics(path_, two).assignment.size(), 2u);
+    EXPECT_EQ(read_metrics(path_, two).experts.size(), 4u);
     cut_metrics(path_, {.deck = "other", .environment = "e", .sections = {"a"}, .windows = {5}}, two, quiet_);
     EXPECT_EQ(count_rows(path_), two);
     EXPECT_EQ(read_sections(path_), std::vector<std::string>{"a"});
@@ -87,18 +100,20 @@ TEST_F(Metrics, GrowAndAreCut) {
     EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
 }
 
-/// As an older build wrote it: without the times in which tasks waited for weights, and without syncs.
+/// As an older build wrote it: without the times in which tasks waited for weights, without syncs and without
+/// loads of experts.
 TEST_F(Metrics, OfAnOlderBuildAreReadAndGoOn) {
     append_metrics(path_, rows_of(1), quiet_);
     append_metrics(path_, rows_of(2), quiet_);
     change_whole(path_, quiet_, [](hid_t file) {
         MAESTRO_HDF5(H5Ldelete(file, "timeline/weights_s", H5P_DEFAULT));
         MAESTRO_HDF5(H5Ldelete(file, "syncs", H5P_DEFAULT));
+        MAESTRO_HDF5(H5Ldelete(file, "experts", H5P_DEFAULT));
     });
     EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
     EXPECT_EQ(read_metrics(path_).tasks.at(0).weights_s, 0);
     const RowCounts one{.steps = 1, .tasks = 2, .assignment = 1};
-    EXPECT_EQ(count_rows(path_).syncs, 0);
+    EXPECT_EQ(count_rows(path_), (RowCounts{.steps = 2, .tasks = 4, .assignment = 2}));
     cut_metrics(path_, {}, one, quiet_);
     append_metrics(path_, rows_of(9), quiet_);
     const Rows rows = read_metrics(path_);
@@ -107,6 +122,13 @@ TEST_F(Metrics, OfAnOlderBuildAreReadAndGoOn) {
     EXPECT_EQ(rows.tasks[2].weights_s, 0.5);
     ASSERT_EQ(rows.syncs.size(), 1u);
     EXPECT_EQ(rows.syncs[0].step, 9);
+    ASSERT_EQ(rows.experts.size(), 2u);
+    EXPECT_EQ(rows.experts[0].step, 9);
+}
+
+TEST_F(Metrics, AreAppendedWhereThereAreLoadsOfExpertsAlone) {
+    append_metrics(path_, {.steps = {}, .tasks = {}, .assignment = {}, .experts = {{.step = 1}}}, quiet_);
+    EXPECT_EQ(count_rows(path_).experts, 1);
 }
 
 TEST_F(Metrics, ManyRowsGoThroughManyChunks) {
@@ -205,6 +227,7 @@ TEST_F(Metrics, AKillLeavesWholeAppends) {
         ASSERT_EQ(counts.tasks, 2 * counts.steps);
         ASSERT_EQ(counts.syncs, counts.steps);
         ASSERT_EQ(counts.assignment, counts.steps);
+        ASSERT_EQ(counts.experts, 2 * counts.steps);
     }
     const Rows rows = read_metrics(path_);
     EXPECT_GT(rows.steps.size(), 40u);
