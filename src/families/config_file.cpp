@@ -140,6 +140,52 @@ void read_rope_sections(const Object& config, ModelKeys& keys) {
     keys["rope_sections"] = list_of(rope, "mrope_section");
 }
 
+/// How many layers have an MLP instead of experts: the first ones, of `layers`.
+std::int64_t dense_layers_of(const Object& config, std::int64_t layers) {
+    constexpr std::int64_t kMostLayers = 1000;  // further ones are refused when the deck is read
+    const std::int64_t step = config.count("decoder_sparse_step", 1);
+    std::vector<std::int64_t> listed;
+    if (config.find("mlp_only_layers")) {
+        list_of(config, "mlp_only_layers");
+        listed = config.find("mlp_only_layers")->get<std::vector<std::int64_t>>();
+    }
+    std::int64_t dense = 0;
+    for (std::int64_t n = 0; n < std::min(layers, kMostLayers); ++n) {
+        const bool is_listed = std::find(listed.begin(), listed.end(), n) != listed.end();
+        if (!is_listed && (n + 1) % step == 0) continue;
+        if (n != dense++)
+            config.refuse(is_listed ? "mlp_only_layers" : "decoder_sparse_step",
+                          fmt::format("layer {} without experts, behind one that has them, is not built; "
+                                      "allowed: the first layers",
+                                      n));
+    }
+    if (dense == layers)
+        config.refuse(step > 1 ? "decoder_sparse_step" : "mlp_only_layers", "leaves no layer with experts");
+    return dense;
+}
+
+/// The keys of the experts of Qwen3-MoE.
+void read_experts(const Object& config, std::int64_t layers, ModelKeys& keys) {
+    if (config.flag("output_router_logits", false))
+        config.refuse("output_router_logits", "a loss of the router is not built; allowed: false");
+    if (config.number("router_jitter_noise", 0) != 0)
+        config.refuse("router_jitter_noise", "noise is not built; allowed: 0");
+    // transformers 5 writes the second name.
+    const bool local = config.find("num_local_experts") != nullptr;
+    const std::int64_t experts = config.count(local ? "num_local_experts" : "num_experts");
+    if (config.count("num_experts", experts) != experts)
+        config.refuse("num_experts", "is unlike num_local_experts; remove one of the two");
+    const std::int64_t dense = dense_layers_of(config, layers);
+    keys["experts"] = std::to_string(experts);
+    keys["experts_per_token"] = std::to_string(config.count("num_experts_per_tok"));
+    keys["expert_mlp"] = std::to_string(config.count("moe_intermediate_size"));
+    keys["shared_expert_mlp"] = "0";
+    keys["dense_layers"] = std::to_string(dense);
+    keys["router"] = "softmax";
+    keys["router_normalize"] = config.flag("norm_topk_prob", false) ? "true" : "false";
+    if (dense == 0) keys.erase("mlp");  // the file has it all the same
+}
+
 /// The keys of a language model, from `config`, its part of the file.
 void read_language(const Object& config, const Family& family, bool tied, ModelKeys& keys) {
     check_built(config, "silu");
@@ -147,15 +193,19 @@ void read_language(const Object& config, const Family& family, bool tied, ModelK
     if (heads == 0) config.refuse("num_attention_heads", "has to be at least 1");
     keys["width"] = std::to_string(width);
     keys["heads"] = std::to_string(heads);
-    keys["layers"] = std::to_string(config.count("num_hidden_layers"));
+    const std::int64_t layers = config.count("num_hidden_layers");
+    keys["layers"] = std::to_string(layers);
     keys["kv_heads"] = std::to_string(config.count("num_key_value_heads", heads));
-    keys["head_dim"] = std::to_string(config.count("head_dim", family.name == "llama" ? width / heads : 128));
+    // For these two, transformers derives the default from the width.
+    const bool derived = family.name == "llama" || family.name == "qwen3_moe";
+    keys["head_dim"] = std::to_string(config.count("head_dim", derived ? width / heads : 128));
     keys["mlp"] = std::to_string(config.count("intermediate_size"));
     keys["vocabulary"] = std::to_string(config.count("vocab_size"));
     keys["norm_eps"] = text_of(config.number("rms_norm_eps", 1e-6));
     keys["tie_embeddings"] = tied ? "true" : "false";
     read_rope(config, keys);
     if (family.has_vision()) read_rope_sections(config, keys);
+    if (family.name == "qwen3_moe") read_experts(config, layers, keys);
 }
 
 /// The keys of a vision model, from `config`, its part of the file.
@@ -190,7 +240,8 @@ std::pair<Object, const Family*> read_root(std::string_view text, const std::str
     if (type.empty()) config.refuse("model_type", "is missing; name the folder of a whole model");
     const Family* const family = find_family(type);
     if (!family || family->model_type.empty())
-        config.refuse("model_type", fmt::format("'{}' is not built; allowed: llama, qwen3, qwen3_vl", type));
+        config.refuse("model_type",
+                      fmt::format("'{}' is not built; allowed: llama, qwen3, qwen3_moe, qwen3_vl", type));
     return {config, family};
 }
 

@@ -22,8 +22,9 @@ using ModelKeys = std::map<std::string, std::string>;
 /// rows in order.
 struct Piece {
     std::string tensor;               ///< "model.layers.0.self_attn.q_proj.weight"
-    std::vector<std::int64_t> shape;  ///< of the tensor; its first dimension are the rows
-    std::int64_t rows() const { return shape.front(); }
+    std::vector<std::int64_t> shape;  ///< of the tensor
+    std::int64_t elements() const;
+    bool operator==(const Piece&) const = default;
 };
 
 struct Family {
@@ -45,8 +46,14 @@ const Family* find_family(std::string_view name);
 /// type.
 ModelKeys read_config(std::string_view text, const std::string& path, std::string_view kind);
 
-/// Returns the tensors that hold a parameter of this shape, of a model of a family with folders. Throws
+/// Returns the tensors that hold a parameter of this shape, of a model of a family with folders, in each form
+/// that a folder may have. The first is that of published models, in which folders are written. In others a
+/// tied embedding has the name of the head, or one tensor of transformers 5 has all experts of a layer:
+/// "model.layers.0.mlp.experts.gate_up_proj" [E, 2I, C] for gate_proj and up_proj of E experts. Throws
 /// Error(broken_invariant) for an unknown parameter.
+std::vector<std::vector<Piece>> forms_of(const model::ModelSpec& spec, std::string_view parameter,
+                                         const std::vector<std::int64_t>& shape);
+/// The first of them.
 std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter,
                              const std::vector<std::int64_t>& shape);
 /// The same of a parameter of an adapter (parallel/low_rank_adapter.hpp), as PEFT names the tensors of
@@ -56,9 +63,9 @@ std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora
 /// Returns which target of LoRA (kLoraTargets) a linear layer is, "q_proj" of
 /// "model.layers.0.self_attn.q_proj", or an empty text.
 std::string_view lora_target_of(std::string_view layer);
-/// Divides elements of a parameter [rows, columns] among its pieces. Returns, by piece, extents whose
-/// `logical` counts the elements of the piece's tensor; `local` remains as it is.
-std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,
+/// Divides elements of a parameter among its pieces, of which a layer with experts has hundreds. Returns, by
+/// piece, extents whose `logical` counts the elements of the piece's tensor; `local` remains as it is.
+std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces,
                                                   std::span<const Extent> extents);
 /// The tensors of the embedding and of the output head, of a language model; empty otherwise. Of a tied pair
 /// a folder has the first, the second, or equal ones.

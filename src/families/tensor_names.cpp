@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 
 #include "base/check.hpp"
 #include "families/family.hpp"
@@ -11,7 +13,7 @@ namespace maestro::families {
 namespace {
 
 /// How many rows of a parameter a tensor has.
-enum class Rows { all, queries, keys, mlp };
+enum class Rows { all, queries, keys, mlp, expert_mlp };
 
 struct Part {
     std::string_view tensor;
@@ -20,10 +22,12 @@ struct Part {
 
 struct Names {
     std::string_view parameter;  ///< after "layers.N." where it belongs to a layer
-    std::array<Part, 3> parts;
+    std::array<Part, 3> parts;   ///< of each expert, if the parameter is of experts
+    /// The tensor [experts, rows of each, columns] that may stand for those of all experts.
+    std::string_view all_experts = {};
 };
 
-constexpr std::array<Names, 8> kOfLayer = {{
+constexpr std::array<Names, 11> kOfLayer = {{
     {"attention.norm.weight", {{{"input_layernorm.weight"}}}},
     {"attention.qkv.weight",
      {{{"self_attn.q_proj.weight", Rows::queries},
@@ -35,6 +39,11 @@ constexpr std::array<Names, 8> kOfLayer = {{
     {"mlp.norm.weight", {{{"post_attention_layernorm.weight"}}}},
     {"mlp.gate_up.weight", {{{"mlp.gate_proj.weight", Rows::mlp}, {"mlp.up_proj.weight", Rows::mlp}}}},
     {"mlp.down.weight", {{{"mlp.down_proj.weight"}}}},
+    {"mlp.router.weight", {{{"mlp.gate.weight"}}}},
+    {"mlp.experts.gate_up.weight",
+     {{{"gate_proj.weight", Rows::expert_mlp}, {"up_proj.weight", Rows::expert_mlp}}},
+     "mlp.experts.gate_up_proj"},
+    {"mlp.experts.down.weight", {{{"down_proj.weight"}}}, "mlp.experts.down_proj"},
 }};
 
 constexpr std::array<Names, 12> kOfVisionLayer = {{
@@ -93,6 +102,8 @@ std::int64_t rows_of(const model::ModelSpec& spec, Rows rows, std::int64_t all) 
             return std::int64_t{spec.kv_heads} * spec.head_dim;
         case Rows::mlp:
             return spec.mlp;
+        case Rows::expert_mlp:
+            return spec.experts.mlp;
         case Rows::all:
             break;
     }
@@ -108,15 +119,34 @@ std::vector<std::int64_t> shape_of(const model::ModelSpec& spec, std::string_vie
     return shape;
 }
 
+/// The forms of the experts of a layer, whose tensors begin with `layer`.
+std::vector<std::vector<Piece>> expert_forms(const model::ModelSpec& spec, const Names& names,
+                                             const std::string& layer,
+                                             const std::vector<std::int64_t>& shape) {
+    const std::int64_t experts = spec.experts.count, rows = shape[0] / experts;
+    std::vector<Piece> each;
+    for (std::int64_t e = 0; e < experts; ++e)
+        for (const Part& part : names.parts)
+            if (!part.tensor.empty())
+                each.push_back({fmt::format("{}mlp.experts.{}.{}", layer, e, part.tensor),
+                                {rows_of(spec, part.rows, rows), shape[1]}});
+    return {std::move(each), {{fmt::format("{}{}", layer, names.all_experts), {experts, rows, shape[1]}}}};
+}
+
 }  // namespace
 
-std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter,
-                             const std::vector<std::int64_t>& shape) {
+std::int64_t Piece::elements() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::vector<std::vector<Piece>> forms_of(const model::ModelSpec& spec, std::string_view parameter,
+                                         const std::vector<std::int64_t>& shape) {
     const Family& family = *find_family(spec.family);
     const bool vision = spec.kind == model::ModelSpec::Kind::vision;
+    const std::vector<Piece> head{{std::string(kHead), shape}};
     if (parameter == "head.weight") {
-        if (spec.tie_embeddings) return pieces_of(spec, "embedding.weight", shape);
-        return {{std::string(kHead), shape}};
+        if (spec.tie_embeddings) return forms_of(spec, "embedding.weight", shape);
+        return {head};
     }
     const std::string_view all = vision ? family.vision_prefix : family.language_prefix;
     for (const Group& group : vision ? std::span<const Group>(kVisionGroups) : kLanguageGroups) {
@@ -127,15 +157,23 @@ std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view para
             parameter.substr(group.parameters.size(), begin - group.parameters.size());
         for (const Names& names : group.names) {
             if (names.parameter != parameter.substr(begin)) continue;
+            const std::string prefix = fmt::format("{}{}{}", all, group.tensors, number);
+            if (!names.all_experts.empty()) return expert_forms(spec, names, prefix, shape);
             std::vector<Piece> pieces;
             for (const Part& part : names.parts)
                 if (!part.tensor.empty())
-                    pieces.push_back({fmt::format("{}{}{}{}", all, group.tensors, number, part.tensor),
+                    pieces.push_back({fmt::format("{}{}", prefix, part.tensor),
                                       shape_of(spec, parameter, shape, rows_of(spec, part.rows, shape[0]))});
-            return pieces;
+            if (parameter == "embedding.weight" && spec.tie_embeddings) return {std::move(pieces), head};
+            return {std::move(pieces)};
         }
     }
     MAESTRO_FAIL("no tensor of family {} holds {}", spec.family, parameter);
+}
+
+std::vector<Piece> pieces_of(const model::ModelSpec& spec, std::string_view parameter,
+                             const std::vector<std::int64_t>& shape) {
+    return forms_of(spec, parameter, shape).front();
 }
 
 std::string_view lora_target_of(std::string_view layer) {
@@ -159,23 +197,24 @@ std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora
             std::string_view(piece.tensor).substr(0, piece.tensor.size() - kWeight.size());
         if (!lora.has(lora_target_of(layer))) continue;
         pieces.push_back({fmt::format("base_model.model.{}{}", layer, matrix),
-                          {matrix.starts_with(".lora_A") ? lora.rank : piece.rows(), shape[1]}});
+                          {matrix.starts_with(".lora_A") ? lora.rank : piece.shape[0], shape[1]}});
     }
     return pieces;
 }
 
-std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces, std::int64_t columns,
+std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces,
                                                   std::span<const Extent> extents) {
-    std::vector<std::vector<Extent>> by_piece;
-    std::int64_t begin = 0;  // the first element of the piece in the parameter
-    for (const Piece& piece : pieces) {
-        const std::int64_t end = begin + piece.rows() * columns;
-        std::vector<Extent>& held = by_piece.emplace_back();
-        for (const Extent& e : extents) {
-            const std::int64_t from = std::max(e.logical, begin), to = std::min(e.logical + e.count, end);
-            if (from < to) held.push_back({from - begin, e.local + from - e.logical, to - from});
+    std::vector<std::int64_t> begins{0};  // the first element of each piece in the parameter, and the end
+    for (const Piece& piece : pieces) begins.push_back(begins.back() + piece.elements());
+    std::vector<std::vector<Extent>> by_piece(pieces.size());
+    for (const Extent& e : extents) {
+        const auto after = std::upper_bound(begins.begin(), begins.end(), e.logical);
+        auto piece = static_cast<std::size_t>(after - begins.begin()) - 1;
+        for (std::int64_t at = e.logical; at < e.logical + e.count && piece < pieces.size(); ++piece) {
+            const std::int64_t end = std::min(e.logical + e.count, begins[piece + 1]);
+            if (at < end) by_piece[piece].push_back({at - begins[piece], e.local + at - e.logical, end - at});
+            at = end;
         }
-        begin = end;
     }
     return by_piece;
 }

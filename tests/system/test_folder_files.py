@@ -20,12 +20,14 @@ TEXT_LAYOUTS = {
     "tp 2": (2, ["tp=2"]), "pp 2": (2, ["pp=2"]), "cp 2": (2, ["cp=2"]), "dp 2": (2, ["dp=2"]), "tp 2 x pp 2": (4, ["tp=2", "pp=2"]),
     "tp 2 x cp 2": (4, ["tp=2", "cp=2"]), "cp 2 x pp 2 x dp 2": (8, ["cp=2", "pp=2", "dp=2"]),
 }  # fmt: skip
+EXPERT_LAYOUTS = {"tp 2 x pp 2": (4, ["tp=2", "pp=2", "ep=2"]), "tp 2 x cp 2, ep 2 x etp 2": (4, ["tp=2", "cp=2", "ep=2", "etp=2"])}
 VISION_LAYOUTS = {
     "tp 2 x pp 2": (6, ["vision.layout.tp=2", "language.layout.tp=2", "language.layout.pp=2", "language.layout.stages=[2,1]"]),
     "cp 2 x dp 2": (8, [f"{section}.layout.{degree}=2" for section in ("vision", "language") for degree in ("cp", "dp")]),
 }  # fmt: skip
 # A further family is a further line.
-CASES = {"llama": (train_text, TEXT_LAYOUTS), "qwen3": (train_text, TEXT_LAYOUTS), "qwen3_vl": (train_vision, VISION_LAYOUTS)}
+CASES = {"llama": (train_text, TEXT_LAYOUTS), "qwen3": (train_text, TEXT_LAYOUTS), "qwen3_moe": (train_text, EXPERT_LAYOUTS),
+         "qwen3_vl": (train_vision, VISION_LAYOUTS)}
 EVERY_LAYOUT = [pytest.param(family, layout, marks=[] if layout == "tp 2 x pp 2" else pytest.mark.nightly, id=f"{family}, {layout}")
                 for family, (_, layouts) in CASES.items() for layout in layouts]  # fmt: skip
 
@@ -64,6 +66,39 @@ def test_five_files_train_as_one(space, family):
     split(space.path / "model", 5)
     run(space, ranks, "five", layout)
     assert np.array_equal(space.losses("one"), space.losses("five"))
+
+
+def fuse_experts(folder):
+    """Writes the matrices of all experts of a layer as one tensor, as models of transformers 5 have them."""
+    whole = Safetensors(folder / "model.safetensors")
+    experts = 1 + max(int(name.split(".experts.")[1].split(".")[0]) for name in whole.header if ".experts." in name)
+    header, data = {}, b""
+    for name in (name for name in whole.header if name != "__metadata__"):
+        values = whole[name]
+        if ".experts." in name:
+            layer, _, rest = name.partition(".experts.")
+            if not rest.startswith("0.") or rest == "0.up_proj.weight":
+                continue
+            kinds = ("gate_proj", "up_proj") if "gate" in rest else ("down_proj",)
+            name = f"{layer}.experts.{'gate_up_proj' if 'gate' in rest else 'down_proj'}"
+            values = np.stack([np.concatenate([whole[f"{layer}.experts.{e}.{kind}.weight"] for kind in kinds]) for e in range(experts)])
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [len(data), len(data) + values.nbytes]}
+        data += values.tobytes()
+    write_file(folder / "model.safetensors", header, data)
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe"])
+def test_fused_experts_train_as_separate_ones(space):
+    ranks, layout = EXPERT_LAYOUTS["tp 2 x pp 2"]
+    before = tensors(space.path / "model")
+    train_text(space, ranks, "separate", layout)
+    fuse_experts(space.path / "model")
+    assert len(tensors(space.path / "model")) < len(before)
+    train_text(space, ranks, "fused", layout)
+    assert np.array_equal(space.losses("fused"), space.losses("separate"))
+    train_text(space, ranks, "same", layout, ["train.steps=1", "optimizer.learning_rate=0"])
+    export(space, 2, "runs/same", "--to", "exported")
+    assert same(tensors(space.path / "exported"), before), "exported as published"
 
 
 @pytest.mark.parametrize("family, name", EVERY_LAYOUT)

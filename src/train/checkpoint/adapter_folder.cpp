@@ -166,7 +166,7 @@ void load_adapter_folder(const std::string& folder, const model::ModelSpec& spec
         const auto read = [&](Range block, float* values, Pulse& of_thread) {
             std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
             for (Extent& e : extents) e.local -= block.begin;
-            const auto by_piece = families::extents_by_piece(pieces, p.shape[1], extents);
+            const auto by_piece = families::extents_by_piece(pieces, extents);
             for (std::size_t i = 0; i < pieces.size(); ++i)
                 if (!by_piece[i].empty())
                     file.read(find_tensor(file, pieces[i]), by_piece[i], values, of_thread);

@@ -16,14 +16,6 @@ namespace maestro::train {
 
 namespace {
 
-/// The name of the tensor in this folder, which may have a tied head instead of the embedding.
-std::string name_in(const safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
-                    const families::Piece& piece) {
-    const auto [embedding, head] = families::tied_tensors(spec);
-    const bool head_alone = spec.tie_embeddings && piece.tensor == embedding && !folder.has(embedding);
-    return head_alone && folder.has(head) ? head : piece.tensor;
-}
-
 /// Tools would untie unequal ones, each in its way.
 void check_tied(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec, Pulse& pulse) {
     const families::TiedTensors names = families::tied_tensors(spec);
@@ -47,8 +39,8 @@ void check_tied(safetensors::SafetensorsFolder& folder, const model::ModelSpec& 
 
 /// The tensor of the piece.
 safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder& folder,
-                                                 const model::ModelSpec& spec, const families::Piece& piece) {
-    const auto found = folder.find(name_in(folder, spec, piece));
+                                                 const families::Piece& piece) {
+    const auto found = folder.find(piece.tensor);
     found.file->check_type(*found.tensor);
     if (found.tensor->shape != piece.shape)
         throw Error(ExitCode::bad_data,
@@ -64,17 +56,14 @@ class ParameterTensors {
 public:
     ParameterTensors(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
                      const std::string& source, const parallel::Parameter& p)
-        : folder_(folder.path().string()),
-          parameter_(p),
-          pieces_(families::pieces_of(spec, source, p.shape)) {
-        for (const families::Piece& piece : pieces_) found_.push_back(find_piece(folder, spec, piece));
+        : folder_(folder.path().string()), parameter_(p), pieces_(pieces_in(folder, spec, source, p.shape)) {
+        for (const families::Piece& piece : pieces_) found_.push_back(find_piece(folder, piece));
     }
     /// Reads the held elements `block` of the parameter. Any number of threads may call it at once.
     void read(Range block, float* values, Pulse& pulse) const {
         std::vector<Extent> extents = extents_of(parameter_.shape, parameter_.shard, block);
         for (Extent& e : extents) e.local -= block.begin;
-        const auto by_piece =
-            families::extents_by_piece(pieces_, whole(parameter_.shape).columns.size(), extents);
+        const auto by_piece = families::extents_by_piece(pieces_, extents);
         for (std::size_t i = 0; i < pieces_.size(); ++i) {
             if (by_piece[i].empty()) continue;
             pulse.doing(fmt::format("reading {} of {}", pieces_[i].tensor, folder_));
@@ -125,14 +114,24 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(con
     return all;
 }
 
+std::vector<families::Piece> pieces_in(const safetensors::SafetensorsFolder& folder,
+                                       const model::ModelSpec& spec, std::string_view parameter,
+                                       const std::vector<std::int64_t>& shape) {
+    auto forms = families::forms_of(spec, parameter, shape);
+    const auto held = std::find_if(forms.begin(), forms.end(), [&](const std::vector<families::Piece>& form) {
+        return folder.has(form.front().tensor);
+    });
+    return held == forms.end() ? forms.front() : *held;
+}
+
 void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& pulse) {
     safetensors::SafetensorsFolder folder(path, pulse);
     folder.open_all();
     std::set<std::string, std::less<>> used;
     for (const auto& [name, shape] : parameters_of(spec))
-        for (const families::Piece& piece : families::pieces_of(spec, name, shape)) {
-            find_piece(folder, spec, piece);
-            used.insert(name_in(folder, spec, piece));
+        for (const families::Piece& piece : pieces_in(folder, spec, name, shape)) {
+            find_piece(folder, piece);
+            used.insert(piece.tensor);
         }
     std::vector<std::string> others;
     for (const auto& entry : folder.entries())

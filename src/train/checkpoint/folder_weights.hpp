@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/pulse.hpp"
+#include "families/family.hpp"
 #include "model/module.hpp"
 #include "parallel/parameter_store.hpp"
 #include "safetensors/safetensors_folder.hpp"
@@ -16,6 +18,12 @@ namespace maestro::train {
 /// Names and shapes of the parameters of a whole model, as one rank declares them, with its adapters.
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec,
                                                                              const Lora& lora = {});
+
+/// Returns the tensors of this folder that hold a parameter (families::forms_of); where it has none of them,
+/// those of published models.
+std::vector<families::Piece> pieces_in(const safetensors::SafetensorsFolder& folder,
+                                       const model::ModelSpec& spec, std::string_view parameter,
+                                       const std::vector<std::int64_t>& shape);
 
 /// Refuses a folder that lacks a tensor of the model or has one that the model would not use. Reads headers
 /// alone. Error(input_missing, bad_data, io_error), as the next two.

@@ -80,7 +80,7 @@ std::vector<ExportedSection> choose_sections(const std::string& checkpoint, cons
                 Scope::all_ranks);
 }
 
-/// Element types as in the folder that the section started from, else bf16.
+/// The element type of a tensor of the folder that the section started from, else bf16.
 safetensors::StoredType type_of(safetensors::SafetensorsFolder& from, const std::string& tensor) {
     if (!from.has(tensor)) return safetensors::StoredType::bf16;
     const safetensors::StoredType type = from.find(tensor).tensor->type;
@@ -96,10 +96,13 @@ public:
         for (const ExportedSection& e : sections) {
             sections_.push_back({e, {}});
             for (const auto& [name, shape] : parameters_of(e.spec)) {
-                sections_.back().parameters.push_back(
-                    {name, shape, families::pieces_of(e.spec, name, shape), tensors_.size()});
-                for (const families::Piece& piece : sections_.back().parameters.back().pieces)
-                    tensors_.push_back({piece.tensor, type_of(from, piece.tensor), piece.shape});
+                const auto pieces = families::pieces_of(e.spec, name, shape),
+                           before = pieces_in(from, e.spec, name, shape);
+                sections_.back().parameters.push_back({name, shape, pieces, tensors_.size()});
+                for (std::size_t i = 0; i < pieces.size(); ++i) {
+                    const families::Piece& source = before[std::min(i, before.size() - 1)];
+                    tensors_.push_back({pieces[i].tensor, type_of(from, source.tensor), pieces[i].shape});
+                }
             }
         }
         // A folder of which one model was trained remains a whole folder.

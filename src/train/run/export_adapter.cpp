@@ -69,11 +69,11 @@ AdapterDelta::AdapterDelta(const io::SectionReader& stored, const model::ModelSp
         const std::string_view layer =
             std::string_view(piece.tensor).substr(0, piece.tensor.size() - kWeight.size());
         if (lora.has(families::lora_target_of(layer))) {
-            matrices_.push_back({{row, row + piece.rows()}, of_a, of_b});
+            matrices_.push_back({{row, row + piece.shape[0]}, of_a, of_b});
             of_a += rank_;
-            of_b += piece.rows();
+            of_b += piece.shape[0];
         }
-        row += piece.rows();
+        row += piece.shape[0];
     }
     const auto read = [&](const char* matrix, std::vector<std::int64_t> of_shape) {
         return stored.read(prefix + matrix, of_shape, io::Stored::weight, whole(of_shape));

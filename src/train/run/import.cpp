@@ -94,6 +94,9 @@ cp = 1                           # ranks that split sequences
 pp = 1                           # pipeline stages
 )";
 
+constexpr const char* kExperts =
+    "ep = 1                           # ranks that share the {experts} experts of a layer; divides tp x cp\n";
+
 constexpr const char* kEdge = R"(
 [[edge]]                         # embeddings of pictures
 from = "vision"
@@ -105,8 +108,12 @@ std::string deck_of(const std::string& folder, const families::ModelKeys& langua
                     const families::ModelKeys* vision) {
     const std::string name = in_toml(name_of(folder));
     const auto sizes = [](const families::ModelKeys& keys) {
-        return fmt::format("{} layers of width {}, {} heads", keys.at("layers"), keys.at("width"),
-                           keys.at("heads"));
+        std::string text = fmt::format("{} layers of width {}, {} heads", keys.at("layers"), keys.at("width"),
+                                       keys.at("heads"));
+        if (keys.contains("experts"))
+            text += fmt::format(", {} of {} experts for a token", keys.at("experts_per_token"),
+                                keys.at("experts"));
+        return text;
     };
     std::string deck =
         fmt::format("# Fine-tunes {}: family {}, {}, vocabulary {}{}.\n# docs/deck.md describes every key.\n",
@@ -122,6 +129,8 @@ std::string deck_of(const std::string& folder, const families::ModelKeys& langua
     deck +=
         fmt::format(kLanguage, fmt::arg("folder", in_toml(folder)), fmt::arg("heads", language.at("heads")),
                     fmt::arg("kv_heads", language.at("kv_heads")));
+    if (language.contains("experts"))
+        deck += fmt::format(kExperts, fmt::arg("experts", language.at("experts")));
     if (vision) deck += kEdge;
     return deck;
 }

@@ -2,13 +2,13 @@
 """Writes small folders of the Hugging Face families that Maestro loads, with loss, logits and gradients by transformers in double precision.
 
     pip install torch transformers safetensors numpy
-    python3 make_families.py [llama] [qwen3] [qwen3_vl]
+    python3 make_families.py [llama] [qwen3] [qwen3_moe] [qwen3_vl]
 
 Tests read the files and need none of these packages. The weights are random, with a fixed seed. Each folder holds
 
 config.json            as transformers 5 writes it
 config_4.57.json       the same model with the keys of transformers 4.57 (`rope_theta`, `rope_scaling`), which published folders have. Text models
-                       have `torch_dtype` there as well, the vision tower has the model_type "qwen3_vl"
+                       have `torch_dtype` there as well, the vision tower has the model_type "qwen3_vl", and the experts are counted by `num_experts`
 generation_config.json, model.safetensors
                        as transformers writes them; the weights are F32. A tied head is not in the file
 reference.safetensors  the samples and what transformers computes for them. S is the number of a sample, P that of a picture in it:
@@ -19,7 +19,8 @@ reference.safetensors  the samples and what transformers computes for them. S is
     loss               F64 []      sum of weight * -log softmax(logits before the token)[token], divided by the sum of weights, over all samples
     logits.S           F64 [T,V]   T rows: tokens with every picture expanded
     gradient.NAME      F64         gradient of `loss`, for every NAME of model.safetensors, in the shape that it has there. Untied, the rows of
-                                   embed_tokens of tokens that occur nowhere have 0
+                                   embed_tokens of tokens that occur nowhere have 0. qwen3_moe: tokens are drawn so that the router's last chosen
+                                   expert leads the next one by LEAST_MARGIN in every row and layer, which rounding to bf16 does not change
     losses             F64 [20]    losses of fine-tuning with torch's AdamW: learning rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of matrices
     positions.S        I64 [3,T]   qwen3_vl: position of each row by time, height and width
     vision.S.P         F64 [R,C]   qwen3_vl: rows of the merger, which replace the R embeddings of a picture
@@ -43,6 +44,8 @@ VOCABULARY, IMAGE, VIDEO, VISION_START, VISION_END = 48, 45, 44, 46, 47
 PATCH, MERGE, TEMPORAL = 4, 2, 2
 BLOCK = PATCH * MERGE
 
+LEAST_MARGIN = 0.3  # of the router's logits, whose deviation is about 1
+
 ATTENTION = dict(num_attention_heads=4, num_key_value_heads=2)
 FAMILIES = {
     # Of the four frequencies, llama3 scaling keeps one, interpolates one and divides two by the factor.
@@ -57,6 +60,13 @@ FAMILIES = {
         module="qwen3", config="Qwen3Config", model="Qwen3ForCausalLM", lengths=[7, 19, 33], sizes=[[], [], []],
         keys=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=24, head_dim=16, intermediate_size=40, num_hidden_layers=2, rms_norm_eps=1e-6,
                   max_position_embeddings=64, max_window_layers=2, tie_word_embeddings=True,
+                  rope_parameters=dict(rope_type="default", rope_theta=5000.0)),
+    ),
+    "qwen3_moe": dict(
+        module="qwen3_moe", config="Qwen3MoeConfig", model="Qwen3MoeForCausalLM", lengths=[7, 19, 33], sizes=[[], [], []],
+        keys=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=24, head_dim=8, intermediate_size=40, num_hidden_layers=3, rms_norm_eps=1e-6,
+                  num_experts=8, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[0],
+                  max_position_embeddings=64, max_window_layers=3, tie_word_embeddings=False,
                   rope_parameters=dict(rope_type="default", rope_theta=5000.0)),
     ),
     "qwen3_vl": dict(
@@ -99,7 +109,9 @@ def double_precision(module):
 
 
 def make_config(family):
-    return getattr(transformers, family["config"])(**family["keys"])
+    config = getattr(transformers, family["config"])(**family["keys"])
+    config._experts_implementation = "eager"  # the others do not compute in double
+    return config
 
 
 def make_model(family, weights=None):
@@ -120,6 +132,54 @@ def random_weight(rng, name, shape):
     return torch.tensor(1 + 0.1 * values if is_norm else 0.2 * values, dtype=torch.float32)
 
 
+def as_published(tensors):
+    """The tensors by the names in the file, where each matrix of an expert is one."""
+    published = {}
+    for key, value in tensors.items():
+        prefix, _, matrix = key.rpartition(".")
+        if not prefix.endswith(".experts"):
+            published[key] = value
+            continue
+        names = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+        for expert, rows in enumerate(value):
+            for name, part in zip(names, rows.chunk(len(names))):
+                published[f"{prefix}.{expert}.{name}.weight"] = part
+    return published
+
+
+def routers(model):
+    return [layer.mlp.gate for layer in getattr(model.model, "layers", ()) if hasattr(layer.mlp, "experts")]
+
+
+@contextlib.contextmanager
+def router_margins(model):
+    """A list that gets, for every forward pass and router, by how much the last chosen expert of each row leads the next one."""
+    margins = []
+
+    def record(gate, _, result):
+        best = result[0].detach().topk(gate.top_k + 1).values
+        margins.append(best[:, -2] - best[:, -1])
+
+    hooks = [gate.register_forward_hook(record) for gate in routers(model)]
+    try:
+        yield margins
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def with_clear_routes(rng, model, tokens):
+    """Draws each token again until the router of no layer hesitates at it. What precedes a token does not change."""
+    for at in range(len(tokens) if routers(model) else 0):
+        while True:
+            with router_margins(model) as margins, torch.no_grad():
+                model(tokens[None, : at + 1])
+            if min(row[-1].item() for row in margins) > LEAST_MARGIN:
+                break
+            tokens[at] = int(rng.integers(0, VIDEO))
+    return tokens
+
+
 def keys_of_4_57(keys):
     """The config in the form that transformers 4.57 writes."""
     keys = {name: value for name, value in keys.items() if value is not None or name == "sliding_window"}
@@ -128,7 +188,9 @@ def keys_of_4_57(keys):
     if "rope_theta" in rope and keys["model_type"] != "qwen3_vl_vision":  # the theta of vision towers is not in the file
         keys["rope_theta"] = rope.pop("rope_theta")
         keys["rope_scaling"] = rope if len(rope) > 1 else None
-    if keys["model_type"] in ("llama", "qwen3"):
+    if "num_local_experts" in keys:
+        keys["num_experts"] = keys.pop("num_local_experts")
+    if keys["model_type"] in ("llama", "qwen3", "qwen3_moe"):
         keys["torch_dtype"] = keys.pop("dtype")  # 4.57 writes `dtype`, most published folders have the older name
     if keys["model_type"] == "qwen3_vl_vision":
         keys["model_type"] = "qwen3_vl"
@@ -203,12 +265,13 @@ def write(name, family):
     (folder / "config_4.57.json").write_text(json.dumps(keys_of_4_57(keys), indent=2) + "\n")
 
     samples = [make_sample(rng, s, length, sizes) for s, (length, sizes) in enumerate(zip(family["lengths"], family["sizes"]))]
+    samples = [(with_clear_routes(rng, model, tokens), *others) for tokens, *others in samples]
     with double_precision(family["module"]):
         model = make_model(family, {key: value.double() for key, value in weights.items()})
         loss, results = compute(model, samples)
         loss.backward()
         check(family, model, samples, loss, rng)
-        gradients = {f"gradient.{key}": p.grad.clone() for key, p in model.named_parameters()}
+        gradients = {f"gradient.{key}": grad for key, grad in as_published({key: p.grad.clone() for key, p in model.named_parameters()}).items()}
         reference = {"loss": loss, **results, **gradients, "losses": fine_tune(model, samples)}
     for s, (tokens, token_weights, pictures) in enumerate(samples):
         reference.update({f"tokens.{s}": tokens, f"weights.{s}": token_weights})
@@ -223,12 +286,17 @@ def fine_tune(model, samples):
     groups = [dict(params=[p for p in model.parameters() if (p.dim() > 1) == matrices], weight_decay=0.1 * matrices) for matrices in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
     losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss, _ = compute(model, samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    with router_margins(model) as margins:
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss, _ = compute(model, samples)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    if margins:
+        least = min(rows.min().item() for rows in margins)
+        print(f"  fine-tuning: the router's last chosen experts lead by at least {least:.1e}")
+        assert least > 1e-4, "in fp32, other experts may be chosen"
     return torch.tensor(losses, dtype=torch.float64)
 
 
