@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from .plots import plot_loss, plot_waiting
+from .plots import plot_experts, plot_loss, plot_waiting
 from .run import BAD_DATA, USAGE, RunError, load_run
 from .shares import section_shares
 from .summary import compare, compare_text, shares_text, summarise, summary_text
@@ -64,6 +64,8 @@ def _parser():
     skip(sub)
     sub.add_argument("--out", type=pathlib.Path, help="also draw the shares to this PNG file")
     sub.add_argument("--json", action="store_true", help="print a JSON list instead of text")
+    sub = command("experts", _experts, "draw how evenly the routers of a run load their experts")
+    sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: RUN/plots/experts.png)")
     sub = command("compare", _compare, "compare the losses, speed, waiting times and decks of two runs", 2)
     skip(sub)
     sub.add_argument("--tolerance", type=float, metavar="X", help="exit with code 1 unless the losses agree within the relative tolerance X")
@@ -112,6 +114,15 @@ def _waiting(options):
     if options.out:
         plot_waiting(shares, options.out)
         print(options.out)
+
+
+def _experts(options):
+    run = load_run(options.run)
+    if not len(run.experts):
+        raise RunError(BAD_DATA, f"{run.path}: no loads of experts recorded; a section with experts has to be trained")
+    out = options.out or run.path / "plots" / "experts.png"
+    plot_experts(run, out)
+    print(out)
 
 
 def _compare(options):

@@ -94,11 +94,28 @@ class Syncs:
 
 
 @dataclass
+class Experts:
+    """One row per step, trained section and layer with experts: the choices of the most and of the least chosen expert over their mean,
+    and the entropy of the choices over that of equal ones. All are 1 where experts are equally loaded."""
+
+    step: np.ndarray
+    section: np.ndarray
+    layer: np.ndarray
+    largest: np.ndarray
+    smallest: np.ndarray
+    entropy: np.ndarray
+
+    __len__ = Timeline.__len__
+    select = Timeline.select
+
+
+@dataclass
 class Run:
     path: pathlib.Path  # the run directory
     steps: Steps
     timeline: Timeline
-    syncs: Syncs  # without rows in a run of an older build
+    syncs: Syncs  # without rows in a run of an older build, like experts
+    experts: Experts
     sections: list  # names; the `section` of a timeline row is an index into this list
     deck: str = ""
     environment: str = ""
@@ -133,16 +150,17 @@ def load_run(path):
         _check_header(file, metrics)
         steps = Steps(**_columns(file, metrics, "steps", Steps))
         timeline = Timeline(**_columns(file, metrics, "timeline", Timeline, added="weights_s"))
-        syncs = Syncs(**(_columns(file, metrics, "syncs", Syncs) if "syncs" in file else {f.name: np.zeros(0) for f in fields(Syncs)}))
+        syncs, experts = (_added_table(file, metrics, name, schema) for name, schema in (("syncs", Syncs), ("experts", Experts)))
         sections = [name for name in _text(file, "sections").split("\n") if name]
         deck, environment = _text(file, "deck"), _text(file, "environment")
-    for name, rows in (("timeline", timeline), ("syncs", syncs)):
+    for name, rows in (("timeline", timeline), ("syncs", syncs), ("experts", experts)):
         if len(rows) and not (0 <= rows.section.min() and rows.section.max() < len(sections)):
             raise RunError(BAD_DATA, f"{metrics}: /{name}/section has an index beyond the {len(sections)} sections of the deck")
-        if len(rows) and rows.stage.min() < 0:
-            raise RunError(BAD_DATA, f"{metrics}: /{name}/stage has a negative value")
+        place = "layer" if name == "experts" else "stage"
+        if len(rows) and getattr(rows, place).min() < 0:
+            raise RunError(BAD_DATA, f"{metrics}: /{name}/{place} has a negative value")
     folder = metrics.parent.resolve()
-    return Run(folder, steps, timeline, syncs, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
+    return Run(folder, steps, timeline, syncs, experts, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
 
 
 def _open(path, patience_s=3.0):
@@ -172,6 +190,11 @@ def _check_header(file, path):
 def _text(file, name):
     value = file.attrs.get(name, "")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _added_table(file, path, group, schema):
+    """A table that files of older builds lack: without rows there."""
+    return schema(**(_columns(file, path, group, schema) if group in file else {f.name: np.zeros(0) for f in fields(schema)}))
 
 
 def _columns(file, path, group, schema, added=None):

@@ -17,6 +17,15 @@ SYNC_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "st
               "start_s": "f8", "end_s": "f8", "busy_s": "f8"}
 
 
+EXPERT_TYPES = {"step": "i8", "section": "i4", "layer": "i4", "largest": "f8", "smallest": "f8", "entropy": "f8"}
+
+
+def expert_rows(steps, layers=3):
+    """Of language: loads that become more even."""
+    rows = [(step, 1, layer, 1 + (2 + layer) / step, 1 - 1 / step, 1 - 0.1 / step) for step in range(1, steps + 1) for layer in range(layers)]
+    return {name: [row[i] for row in rows] for i, name in enumerate(EXPERT_TYPES)}
+
+
 def step_rows(count, seed=1):
     random = np.random.default_rng(seed)
     step = np.arange(1, count + 1)
@@ -104,14 +113,15 @@ def pipeline_rows(*, ranks=4, chunks=1, micro_batches=8, forward=0.02, pictures=
     return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
 
 
-def write_run(folder, steps=None, tasks=None, syncs=None, deck="[run]\nname = \"test\"\n", ended=0, sections="vision\nlanguage"):
-    """`tasks` may have `weights_s`. Without it and without `syncs` the file is as an older build wrote it."""
+def write_run(folder, steps=None, tasks=None, syncs=None, experts=None, deck="[run]\nname = \"test\"\n", ended=0, sections="vision\nlanguage"):
+    """`tasks` may have `weights_s`. Without it, `syncs` and `experts` the file is as an older build wrote it."""
     folder.mkdir(parents=True)
     steps = steps or step_rows(40)
     tasks = tasks or task_rows(4)
     with h5py.File(folder / "metrics.h5", "w") as file:
         task_types = {**TASK_TYPES, **({"weights_s": "f8"} if "weights_s" in tasks else {})}
-        for group, types, rows in (("steps", STEP_TYPES, steps), ("timeline", task_types, tasks), ("syncs", SYNC_TYPES, syncs)):
+        for group, types, rows in (("steps", STEP_TYPES, steps), ("timeline", task_types, tasks), ("syncs", SYNC_TYPES, syncs),
+                                   ("experts", EXPERT_TYPES, experts)):
             for name, kind in types.items() if rows else ():
                 file.create_dataset(f"{group}/{name}", data=np.asarray(rows[name], kind), maxshape=(None,), chunks=(1024,))
         file.attrs.update({"format": "maestro-metrics", "version": np.int32(1), "deck": deck, "environment": "test machine",

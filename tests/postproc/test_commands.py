@@ -4,10 +4,11 @@ import warnings
 import h5py
 import numpy as np
 import pytest
-from conftest import TASK_TYPES, pipeline_rows, step_rows, sync_rows, task_rows, write_run
+from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import load_run, timeline_plot
 from maestro_postproc.cli import main
 from maestro_postproc.figures import GREY, SYNC_COLOURS
+from maestro_postproc.plots import _by_group
 from matplotlib.colors import to_rgba
 
 
@@ -228,6 +229,19 @@ def test_waiting_by_stage(tmp_path, capsys):
     language = json.loads(capsys.readouterr().out)["shares"][1]
     assert len(language["stages"]) == 4 and language["stages"][2]["stage"] == 2
     assert language["stages"][2]["idle"] == pytest.approx(1 / 3) and language["stages"][2]["compute"] == pytest.approx(0.6)
+
+
+def test_experts(run_folder, tmp_path, capsys):
+    folder = tmp_path / "experts"
+    write_run(folder, experts=expert_rows(30))
+    assert main(["experts", str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "plots/experts.png") and is_png(folder / "plots/experts.png")
+    assert main(["experts", str(run_folder)]) == 65 and "no loads of experts" in capsys.readouterr().err
+
+
+def test_ranges_of_layers_are_those_of_each_step():
+    low, middle, high = _by_group(np.array([3.0, 1, 2, 5, 7]), np.array([0, 1, 0, 0, 1]), 2)
+    assert (low.tolist(), middle.tolist(), high.tolist()) == ([2, 1], [3, 4], [5, 7])
 
 
 def test_compare(run_folder, tmp_path, capsys):
