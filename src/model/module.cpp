@@ -40,7 +40,8 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
     const auto refuse = [&](const std::string& what) {
         throw Error(ExitCode::bad_deck, "model." + spec.name + ": " + what, Scope::all_ranks);
     };
-    if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || spec.mlp < 1)
+    const int mlp = spec.experts.in_layer(0) ? spec.experts.mlp : spec.mlp;
+    if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || mlp < 1)
         refuse("layers, width, heads, kv_heads and mlp must be at least 1");
     if (spec.heads % spec.kv_heads != 0) refuse("heads must be a multiple of kv_heads");
     const bool vision = spec.kind == ModelSpec::Kind::vision;

@@ -140,6 +140,7 @@ inline void use_experts(ModelSpec& spec) {
 /// Experts in all layers, one for each token, balanced by a bias.
 inline void use_sigmoid_experts(ModelSpec& spec) {
     if (spec.kind == ModelSpec::Kind::vision) return;
+    spec.mlp = 0;
     spec.experts = {.count = 12,
                     .per_token = 1,
                     .mlp = 12,
