@@ -212,7 +212,6 @@ void ExpertBlock::forward(const ExpertBlockActivations& a, const Tensor& output,
 
 void ExpertBlock::forward_here(const ExpertBlockActivations& a, const Tensor& output,
                                backend::Arena& scratch) const {
-    const auto experts = static_cast<std::size_t>(group_.experts);
     Sorted order{{}, a.row, a.slot, a.position};
     if (backend_.computes()) {
         parallel::ExpertOrder found =
@@ -222,8 +221,8 @@ void ExpertBlock::forward_here(const ExpertBlockActivations& a, const Tensor& ou
         backend_.upload(found.position.data(), a.position);
         order.begin = std::move(found.begin);
     } else {
-        for (std::size_t e = 0; e <= experts; ++e)
-            order.begin.push_back(a.row.size() * static_cast<std::int64_t>(e) / group_.experts);
+        for (std::int64_t e = 0; e <= group_.experts; ++e)
+            order.begin.push_back(a.row.size() * e / group_.experts);
     }
     a.host->begin = order.begin;
     run(a.normed, a.weight, order, a.hidden, a.activated, output, true, scratch);
@@ -232,8 +231,9 @@ void ExpertBlock::forward_here(const ExpertBlockActivations& a, const Tensor& ou
 /// Tensors of a round that live until it ends.
 struct ExpertBlock::Arrived {
     const parallel::ExpertRound* round;
-    Tensor sent, place;  ///< i32, see parallel::ExpertRound
-    Tensor buffer;       ///< [sent, C], for rows on their way
+    std::int64_t rows_of_all;  ///< of all ranks of the group
+    Tensor sent, place;        ///< i32, see parallel::ExpertRound
+    Tensor buffer;             ///< [sent, C], for rows on their way
     Sorted order;
     Tensor weights;  ///< [M, k], A: of the received rows
     std::int64_t received() const { return weights.dim(0); }
@@ -253,7 +253,13 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
     const auto sum = [](const std::vector<std::int64_t>& counts) {
         return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     };
-    Arrived arrived{.round = &round, .sent = {}, .place = {}, .buffer = {}, .order = {}, .weights = {}};
+    Arrived arrived{.round = &round,
+                    .rows_of_all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0}),
+                    .sent = {},
+                    .place = {},
+                    .buffer = {},
+                    .order = {},
+                    .weights = {}};
     const std::int64_t sent = sum(round.send_rows), received = sum(round.receive_rows);
     arrived.sent = indices(round.sent, sent, scratch);
     arrived.place = indices(round.place, local * ranks, scratch).reshape({local, ranks});
@@ -271,9 +277,8 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
                           a.host->all_choices.begin() + (row + 1) * k);
         found = parallel::order_by_expert(choice, group_.choices, experts);
     } else {
-        const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
         for (std::int64_t e = 0; e <= experts.size(); ++e)
-            found.begin.push_back(all * k * e / group_.experts);
+            found.begin.push_back(arrived.rows_of_all * k * e / group_.experts);
     }
     const std::int64_t n = found.begin.back();
     Sorted& order = arrived.order;
@@ -291,9 +296,7 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
 void ExpertBlock::reserve_margin(const Arrived& arrived, bool backward, backend::Arena& scratch) const {
     if (backend_.computes()) return;
     const std::int64_t ranks = group_.degrees.ranks(), local = arrived.place.dim(0), k = group_.choices;
-    const double share = std::max(group_.share_of_rows(), 1e-9);
-    const auto all = static_cast<std::int64_t>(std::ceil(static_cast<double>(arrived.received()) / share));
-    const parallel::ExpertLimits limits = parallel::expert_limits(group_, all);
+    const parallel::ExpertLimits limits = parallel::expert_limits(group_, arrived.rows_of_all);
     const auto type = static_cast<std::int64_t>(size_of(type_)),
                wide = static_cast<std::int64_t>(size_of(accumulate_));
     // What arrive(), send() and run() or run_backward() allocate for a row sent, a row received and a choice.
