@@ -1,6 +1,7 @@
-// The MLP of a mixture of 64 experts, of which each token uses 8, beside a dense MLP of equal active size:
-// forward and backward of gate_up, SwiGLU and down. Experts are chosen at random, each as likely as any
-// other, and rows are already sorted by expert. Both are measured in turn, and the fastest round counts.
+// The MLP of a mixture of 64 experts, of which each token uses 8, beside a dense MLP of equal active size.
+// "layer": forward and backward of the blocks of a transformer with norm, router and residual connection.
+// "MLP": gate_up, SwiGLU and down alone, with rows that are already sorted by expert, each as likely as any
+// other. Both sides are measured in turn, and the fastest round counts.
 //     experts_bench [WIDTH HIDDEN TOKENS fp32|bf16 THREADS [ROUNDS]]
 // HIDDEN: channels of an expert. Without arguments: a list of sizes.
 #include <fmt/core.h>
@@ -17,6 +18,8 @@
 #include "backend/arena.hpp"
 #include "base/error.hpp"
 #include "base/random.hpp"
+#include "model/expert_block.hpp"
+#include "model/mlp_block.hpp"
 #include "ops/grouped_linear.hpp"
 #include "ops/linear.hpp"
 #include "ops/swiglu.hpp"
@@ -117,7 +120,96 @@ private:
     Tensor w_gate_up_, w_down_, dw_gate_up_, dw_down_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// A block of a transformer with random weights, and its forward and backward pass.
+template <class Block>
+class Layer {
+public:
+    Layer(backend::Backend& b, const model::ModelSpec& spec, const Sizes& s)
+        : b_(b),
+          store_(b, mesh_, "bench", 1, s.type),
+          block_(b, spec, role_of(s), mesh_, store_, ""),
+          sequences_(partition_of(s), parallel::AttentionMask::causal, mesh_),
+          saved_(b, kRoom),
+          scratch_(b, kRoom),
+          rows_(b, kRoom) {
+        store_.allocate(1);
+        Pulse pulse;
+        store_.initialize(pulse);
+        store_.zero_gradients();
+        input_ = rows_.allocate(s.type, {s.tokens, s.width});
+        output_ = rows_.allocate(s.type, {s.tokens, s.width});
+        d_stream_ = rows_.allocate(s.type, {s.tokens, s.width});
+        fill(input_);
+    }
+    double run_s() {
+        saved_.reset();
+        scratch_.reset();
+        fill(d_stream_);
+        const auto start = Clock::now();
+        const auto kept = block_.allocate(input_, sequences_, saved_, saved_);
+        block_.forward(kept, output_, sequences_, scratch_);
+        block_.backward(kept, d_stream_, sequences_, scratch_);
+        return seconds_since(start);
+    }
+
+private:
+    static constexpr std::size_t kRoom = std::size_t{1} << 31;  // of which only what is used takes memory
+    static model::Role role_of(const Sizes& s) {
+        model::Role role{};
+        role.compute = s.type;
+        return role;
+    }
+    static parallel::Partition partition_of(const Sizes& s) {
+        const std::int64_t lengths[] = {s.tokens};
+        return {lengths, parallel::AttentionMask::causal, {}};
+    }
+    void fill(const Tensor& t) {
+        for (std::int64_t i = 0; i < t.size(); ++i) {
+            const float value = static_cast<float>((i * 7919) % 2003) / 1001.5f - 1;
+            if (t.dtype == DType::bf16)
+                t.as<bf16>()[i] = bf16(value);
+            else
+                t.as<float>()[i] = value;
+        }
+    }
+    backend::Backend& b_;
+    parallel::Mesh mesh_ = parallel::single_rank_mesh();
+    parallel::ParameterStore store_;
+    Block block_;
+    parallel::Sequences sequences_;
+    backend::Arena saved_, scratch_, rows_;
+    Tensor input_, output_, d_stream_;
+};
+
+void measure_layer(const Sizes& s) {
+    const auto backend = backend::make_cpu(s.threads);
+    model::ModelSpec spec{};
+    spec.width = static_cast<int>(s.width);
+    spec.mlp = static_cast<int>(kChosen * s.hidden);
+    spec.experts = {.count = kExperts, .per_token = kChosen, .mlp = static_cast<int>(s.hidden)};
+    Layer<model::MlpBlock> dense(*backend, spec, s);
+    Layer<model::ExpertBlock> experts(*backend, spec, s);
+    double dense_s = std::numeric_limits<double>::infinity(), experts_s = dense_s;
+    for (int round = 0; round <= s.rounds; ++round) {
+        dense_s = std::min(dense_s, dense.run_s());
+        experts_s = std::min(experts_s, experts.run_s());
+    }
+    const auto tokens = static_cast<double>(s.tokens);
+    fmt::print(
+        "layer: width {}, hidden {}, {} tokens, {}, {} thread{}: dense {:.0f} tokens/s, experts {:.0f} "
+        "tokens/s, ratio {:.3f}\n",
+        s.width, s.hidden, s.tokens, s.type == DType::bf16 ? "bf16" : "fp32", s.threads,
+        s.threads == 1 ? "" : "s", tokens / dense_s, tokens / experts_s, dense_s / experts_s);
+}
+
 void measure(const Sizes& s) {
+    measure_layer(s);
     const auto backend = backend::make_cpu(s.threads);
     const std::int64_t rows = kChosen * s.tokens, weights = 3 * kExperts * s.hidden * s.width;
     // Of fp32, with some room: the dense MLP has an eighth of the rows, and an eighth of the weights.
@@ -144,7 +236,6 @@ void measure(const Sizes& s) {
                    ops::grouped_linear_backward_weight(b, dy, x, begin, dw);
                }});
     constexpr std::size_t kParts = std::size(Mlp::kParts);
-    using Clock = std::chrono::steady_clock;
     constexpr double kNone = std::numeric_limits<double>::infinity();
     std::vector<std::vector<double>> part_s(2, std::vector<double>(kParts, kNone));
     std::vector<double> pass_s(2, kNone);
@@ -154,7 +245,7 @@ void measure(const Sizes& s) {
             for (std::size_t part = 0; part < kParts; ++part) {
                 const auto start = Clock::now();
                 both[m].run(part);
-                const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+                const double seconds = seconds_since(start);
                 sum += seconds;
                 part_s[m][part] = std::min(part_s[m][part], seconds);
             }
@@ -162,7 +253,8 @@ void measure(const Sizes& s) {
         }
     const auto tokens = static_cast<double>(s.tokens);
     fmt::print(
-        "width {}, hidden {}, {} tokens, {}, {} thread{}: dense {:.0f} tokens/s, experts {:.0f} tokens/s, "
+        "MLP: width {}, hidden {}, {} tokens, {}, {} thread{}: dense {:.0f} tokens/s, experts {:.0f} "
+        "tokens/s, "
         "ratio {:.3f}\n    dense / experts:",
         s.width, s.hidden, s.tokens, s.type == DType::bf16 ? "bf16" : "fp32", s.threads,
         s.threads == 1 ? "" : "s", tokens / pass_s[0], tokens / pass_s[1], pass_s[0] / pass_s[1]);
