@@ -85,7 +85,7 @@ def test_values_that_would_fail_later(workspace, values, text):
      ["pp x chunks are 2097152 stages; allowed: at most 4096"]),
     (["section.language.layout.pp=2", "section.language.layout.chunks=2"], "section.language.layout.chunks", ["4 stages are more than the 2 layers"]),
     (["section.language.layout.stages=[0, 2]"], "section.language.layout.stages", ["0 is out of range"]),
-    (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2 is not built yet; allowed: 1"]),
+    (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2, but model.vision-12 has no experts; allowed: 1"]),
     (["section.vision.layout.dp=2", "section.vision.layout.cp=2", "section.language.layout.dp=4", "section.language.layout.tp=1", "section.language.colocate_with=vision"],
      "section.language.colocate_with", ["they need equal dp and pp"]),
     (["section.language.layout.first_rank=2"], "section.language.layout.first_rank", ["but the deck needs 3 ranks; allowed: 0, 1, or -1"]),

@@ -5,12 +5,17 @@ import shutil
 import numpy as np
 import pytest
 from conftest import ONE_RANK, VLM, relative
-from test_folders import DECK, FAMILIES, LAYOUTS, Safetensors, export, family, space, train  # noqa: F401  (family and space are fixtures)
+from test_folders import DECK, FAMILIES, LAYOUTS, Safetensors, export, space, train  # noqa: F401  (space is a fixture)
 
 LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n'}
 PEFT = "section.text.lora.weights=adapter"
 SIZES = dict(kind="language", family="qwen3", layers=2, width=24, heads=4, kv_heads=2, head_dim=16, mlp=40, vocabulary=48, rope_theta=5000)
 MODEL = [f"model.text.{key}={value}" for key, value in SIZES.items()]  # of qwen3, for sections that start from a checkpoint
+
+
+@pytest.fixture(params=LORA)
+def family(request):
+    return request.param
 
 
 @pytest.fixture

@@ -55,6 +55,21 @@ TEST(Deck, EveryInputIsGood) {
         }
 }
 
+TEST(Deck, ChecksTheKeysOfExperts) {
+    const auto with = [](std::vector<std::string> settings) {
+        for (std::string& setting : settings) setting = "model.language-12." + setting;
+        return refusal(input("layouts_moe.toml"), settings);
+    };
+    EXPECT_THAT(with({"experts_per_token=13"}),
+                HasSubstr("experts_per_token: 13; allowed: 1 to 12, the number of experts"));
+    EXPECT_THAT(with({"dense_layers=3"}), HasSubstr("dense_layers: 3 of 3 layers leave none with experts; "
+                                                    "allowed: 0 to 2"));
+    EXPECT_THAT(with({"experts=0"}), HasSubstr("experts_per_token: 3 without experts"));
+    EXPECT_THAT(with({"router=top"}), HasSubstr("allowed: one of softmax, sigmoid"));
+    EXPECT_THAT(with({"family=llama"}), HasSubstr("a model of family llama has none"));
+    EXPECT_THAT(with({"family=qwen3_moe", "balance=bias"}), HasSubstr("has no place for the bias"));
+}
+
 TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("[train]", "[train]\nstepz = 3")),
                 HasSubstr("train.stepz: unknown key; did you mean train.steps?"));

@@ -69,6 +69,20 @@ TEST(Scenario, RefusalsNameThePlaceOfTheirKey) {
         HasSubstr("1 micro-batches of 1 samples in flight are fewer than"));
 }
 
+TEST(Scenario, ExpertsDivideEvenlyAmongTheRanksOfAReplica) {
+    const std::string deck = input("layouts_moe.toml");
+    const std::string layout = "section.language.layout.";
+    EXPECT_EQ(scenario_of(deck, {layout + "tp=4", layout + "ep=2", layout + "etp=2"}).graph.world, 5);
+    EXPECT_THAT(refusal(deck, {layout + "tp=1", layout + "cp=5", layout + "ep=5"}),
+                HasSubstr("layout.ep: 5 ranks cannot split the 12 experts of model.language-12 evenly; the "
+                          "nearest that can: "));
+    EXPECT_THAT(refusal(deck, {layout + "cp=5", layout + "etp=5"}),
+                HasSubstr("layout.etp: 5 ranks cannot split the 48 channels of an expert of"));
+    EXPECT_THAT(refusal(deck, {layout + "ep=4"}),
+                HasSubstr("layout.ep: ep x etp = 4 does not divide the 2 ranks of a replica (cp x tp)"));
+    EXPECT_THAT(refusal(deck, {layout + "ep=0"}), HasSubstr("layout.ep"));
+}
+
 TEST(Scenario, RefusalsComeWithThoseOfTheDeck) {
     EXPECT_THAT(
         refusal(input("vlm_glyphs.toml"), {"section.vision.mode=forward", "section.language.layout.tp=3"}),
