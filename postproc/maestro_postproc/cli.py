@@ -8,7 +8,8 @@ import sys
 
 import numpy as np
 
-from .plots import plot_experts, plot_loss, plot_waiting
+from .experts import plot_experts
+from .plots import plot_loss, plot_waiting
 from .run import BAD_DATA, USAGE, RunError, load_run
 from .shares import section_shares
 from .summary import compare, compare_text, shares_text, summarise, summary_text
@@ -64,7 +65,7 @@ def _parser():
     skip(sub)
     sub.add_argument("--out", type=pathlib.Path, help="also draw the shares to this PNG file")
     sub.add_argument("--json", action="store_true", help="print a JSON list instead of text")
-    sub = command("experts", _experts, "draw how evenly the routers of a run load their experts")
+    sub = command("experts", _experts, "draw how evenly the experts of each layer were loaded")
     sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: RUN/plots/experts.png)")
     sub = command("compare", _compare, "compare the losses, speed, waiting times and decks of two runs", 2)
     skip(sub)
@@ -119,7 +120,7 @@ def _waiting(options):
 def _experts(options):
     run = load_run(options.run)
     if not len(run.experts):
-        raise RunError(BAD_DATA, f"{run.path}: no loads of experts recorded; a section with experts has to be trained")
+        raise RunError(BAD_DATA, f"{run.path}: no loads of experts recorded; the models that it trains have none, or an older build wrote it")
     out = options.out or run.path / "plots" / "experts.png"
     plot_experts(run, out)
     print(out)

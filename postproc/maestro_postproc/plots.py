@@ -61,38 +61,6 @@ def plot_waiting(shares, path):
     save(figure, path)
 
 
-def plot_experts(run, path):
-    """Draws the largest and smallest load of experts, and the entropy of the router's choices, by step: of each section the median over
-    its layers, and shaded the range of the layers."""
-    figure, (loads, entropy) = new_figure(7.5, 5.4, (3, 2))
-    colour = 0
-    for section in np.unique(run.experts.section).astype(int):
-        rows = run.experts.select(run.experts.section == section)
-        steps, of_step = np.unique(rows.step, return_inverse=True)
-        of = f"{run.sections[section]}, " if len(np.unique(run.experts.section)) > 1 else ""
-        for axes, name, label in ((loads, "largest", "most loaded expert"), (loads, "smallest", "least loaded expert"), (entropy, "entropy", "entropy")):
-            low, middle, high = _by_group(getattr(rows, name), of_step, len(steps))
-            axes.fill_between(steps, low, high, color=COLOURS[colour % len(COLOURS)], alpha=0.2, linewidth=0)
-            axes.plot(steps, middle, color=COLOURS[colour % len(COLOURS)], linewidth=1.6, label=of + label)
-            colour += 1
-    for axes in (loads, entropy):
-        axes.axhline(1, color="#808080", linewidth=0.8, linestyle=":")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(True, which="major", color="#E6E6E6", linewidth=0.8)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=4, frameon=False, fontsize=9)
-    loads.set_ylim(bottom=0)
-    loads.set_ylabel("load over the mean load")
-    entropy.set_ylabel("entropy of choices\n(1: equal loads)")
-    entropy.set_xlabel("step (medians of layers, and their ranges)" if len(np.unique(run.experts.layer)) > 1 else "step")
-    save(figure, path)
-
-
-def _by_group(values, group, groups):
-    """The least, the median and the largest value of each group."""
-    members = [values[group == g] for g in range(groups)]
-    return tuple(np.array([function(m) for m in members]) for function in (np.min, np.median, np.max))
-
-
 def _running_mean(values, window):
     """The mean of the last `window` values (of fewer at the start)."""
     total = np.concatenate([[0.0], np.cumsum(values)])

@@ -95,8 +95,8 @@ class Syncs:
 
 @dataclass
 class Experts:
-    """One row per step, trained section and layer with experts: the choices of the most and of the least chosen expert over their mean,
-    and the entropy of the choices over that of equal ones. All are 1 where experts are equally loaded."""
+    """One row per step and layer with experts: the load of the most and of the least loaded expert, each divided by the mean load, and
+    the entropy of the distribution of choices, divided by that of a uniform one. All three are 1 where the loads are equal."""
 
     step: np.ndarray
     section: np.ndarray
@@ -114,8 +114,8 @@ class Run:
     path: pathlib.Path  # the run directory
     steps: Steps
     timeline: Timeline
-    syncs: Syncs  # without rows in a run of an older build, like experts
-    experts: Experts
+    syncs: Syncs  # without rows in a run of an older build
+    experts: Experts  # likewise, and where no trained model has experts
     sections: list  # names; the `section` of a timeline row is an index into this list
     deck: str = ""
     environment: str = ""
@@ -150,15 +150,15 @@ def load_run(path):
         _check_header(file, metrics)
         steps = Steps(**_columns(file, metrics, "steps", Steps))
         timeline = Timeline(**_columns(file, metrics, "timeline", Timeline, added="weights_s"))
-        syncs, experts = (_added_table(file, metrics, name, schema) for name, schema in (("syncs", Syncs), ("experts", Experts)))
+        syncs, experts = _later_table(file, metrics, "syncs", Syncs), _later_table(file, metrics, "experts", Experts)
         sections = [name for name in _text(file, "sections").split("\n") if name]
         deck, environment = _text(file, "deck"), _text(file, "environment")
     for name, rows in (("timeline", timeline), ("syncs", syncs), ("experts", experts)):
         if len(rows) and not (0 <= rows.section.min() and rows.section.max() < len(sections)):
             raise RunError(BAD_DATA, f"{metrics}: /{name}/section has an index beyond the {len(sections)} sections of the deck")
-        place = "layer" if name == "experts" else "stage"
-        if len(rows) and getattr(rows, place).min() < 0:
-            raise RunError(BAD_DATA, f"{metrics}: /{name}/{place} has a negative value")
+        part = "layer" if name == "experts" else "stage"
+        if len(rows) and getattr(rows, part).min() < 0:
+            raise RunError(BAD_DATA, f"{metrics}: /{name}/{part} has a negative value")
     folder = metrics.parent.resolve()
     return Run(folder, steps, timeline, syncs, experts, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
 
@@ -192,11 +192,6 @@ def _text(file, name):
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _added_table(file, path, group, schema):
-    """A table that files of older builds lack: without rows there."""
-    return schema(**(_columns(file, path, group, schema) if group in file else {f.name: np.zeros(0) for f in fields(schema)}))
-
-
 def _columns(file, path, group, schema, added=None):
     """Returns the datasets of a group by name. That named `added` is 0 in files of older builds, which lack it."""
     names = [f.name for f in fields(schema)]
@@ -207,6 +202,11 @@ def _columns(file, path, group, schema, added=None):
     if len(lengths) > 1:
         raise RunError(BAD_DATA, f"{path}: the datasets of /{group} differ in length")
     return columns
+
+
+def _later_table(file, path, group, schema):
+    """Returns a table that files of older builds lack; from these, without rows."""
+    return schema(**(_columns(file, path, group, schema) if group in file else {f.name: np.zeros(0) for f in fields(schema)}))
 
 
 def _column(file, path, name):

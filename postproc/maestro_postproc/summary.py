@@ -4,6 +4,7 @@ import difflib
 
 import numpy as np
 
+from .experts import latest_loads
 from .shares import section_shares
 
 
@@ -22,7 +23,7 @@ def summarise(run, skip=1):
             lowest_loss=float(steps.loss[lowest]), lowest_loss_step=int(steps.step[lowest]),
             tokens=int(steps.tokens.sum()), seconds=float(steps.time_s.sum()), step_s=float(np.median(steps.time_s[warm])),
             tokens_per_s=float(steps.tokens[warm].sum() / seconds) if seconds > 0 else 0.0,
-            shares=[share.as_dict() for share in section_shares(run, skip)])
+            shares=[share.as_dict() for share in section_shares(run, skip)], experts=latest_loads(run))
     return facts
 
 
@@ -37,8 +38,16 @@ def summary_text(run, skip=1):
         f"{facts['lowest_loss']:.4f} at step {facts['lowest_loss_step']}",
         f"tokens       {facts['tokens']:,} in {facts['seconds']:.1f} s of steps",
         f"speed        {facts['tokens_per_s']:,.0f} tokens/s; median step {facts['step_s'] * 1e3:.1f} ms",
-        f"checkpoints  {', '.join(map(str, facts['checkpoints'])) or 'none'}", "", shares_text(section_shares(run, skip))]
+        f"checkpoints  {', '.join(map(str, facts['checkpoints'])) or 'none'}", *map(_experts_line, facts["experts"]), "",
+        shares_text(section_shares(run, skip))]
     return "\n".join(lines)
+
+
+def _experts_line(loads):
+    layers, steps = ("1 layer" if loads["layers"] == 1 else f"{loads['layers']} layers"), loads["steps"]
+    return (f"experts      {loads['section']}, {layers}, {'last step' if steps == 1 else f'last {steps} steps'}: the most loaded has "
+            f"{loads['largest']:.2f} times the mean load (layer {loads['worst_layer']}: {loads['worst_largest']:.2f}), the least "
+            f"{loads['smallest']:.2f}; entropy {loads['entropy']:.3f}")
 
 
 def shares_text(shares):

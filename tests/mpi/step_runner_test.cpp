@@ -11,6 +11,7 @@
 #include "mpi/mpi_main.hpp"
 #include "support/scratch_folder.hpp"
 #include "train/coordinator/step_command.hpp"
+#include "train/step/expert_loads.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace {
@@ -374,6 +375,24 @@ void late_plans_are_reported_by_rank_0(const comm::Communicator& world) {
     waiter.set_timeout(timeout_s);
 }
 
+/// Of two experts each rank counts the choices of another number of rows for the first, and none for the
+/// second; rank 0 counts one for the second. The models of the other sections have no experts.
+void loads_of_experts_are_sums_over_ranks(const comm::Communicator& world) {
+    std::vector<model::ModelSpec> models(2);
+    train::ExpertLoads(models).sum_over(world);
+    models[kLanguage].layers = 3;
+    models[kLanguage].experts = {.count = 2, .dense_layers = 2};
+    train::ExpertLoads loads(models);
+    loads.add(kLanguage, std::vector<model::ExpertLoad>{
+                             {.layer = 2, .choices = {world.rank() + 1.0, world.rank() == 0 ? 1.0 : 0.0}}});
+    loads.sum_over(world);
+    const std::vector<io::ExpertRow> rows = loads.rows(7);
+    const double first = world.size() * (world.size() + 1) / 2;
+    MAESTRO_CHECK(rows.size() == 1 && rows[0].step == 7 && rows[0].layer == 2, "{} rows", rows.size());
+    MAESTRO_CHECK(rows[0].largest == 2 * first / (first + 1) && rows[0].smallest == 2 / (first + 1),
+                  "loads {} and {}", rows[0].largest, rows[0].smallest);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -386,5 +405,6 @@ int main(int argc, char** argv) {
         unfinished_work_is_refused(world);
         commands_reach_all_ranks(world);
         late_plans_are_reported_by_rank_0(world);
+        loads_of_experts_are_sums_over_ranks(world);
     });
 }

@@ -16,14 +16,7 @@ TASK_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "st
 SYNC_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "step": "i8", "kind": "i4", "groups": "i4",
               "start_s": "f8", "end_s": "f8", "busy_s": "f8"}
 
-
 EXPERT_TYPES = {"step": "i8", "section": "i4", "layer": "i4", "largest": "f8", "smallest": "f8", "entropy": "f8"}
-
-
-def expert_rows(steps, layers=3):
-    """Of language: loads that become more even."""
-    rows = [(step, 1, layer, 1 + (2 + layer) / step, 1 - 1 / step, 1 - 0.1 / step) for step in range(1, steps + 1) for layer in range(layers)]
-    return {name: [row[i] for row in rows] for i, name in enumerate(EXPERT_TYPES)}
 
 
 def step_rows(count, seed=1):
@@ -65,6 +58,18 @@ def sync_rows(steps, language_ranks=3):
             rows.append((1, replica, 0, replica + 1, step, 0, 4, begin + 0.21, begin + 0.23, 0.015))
             rows.append((1, replica, 0, replica + 1, step, 1, 4, begin + 0.24, begin + 0.28, 0.04))
     return {name: [row[i] for row in rows] for i, name in enumerate(SYNC_TYPES)}
+
+
+def expert_rows(steps, layers=(1, 2), section=1, experts=8, seed=3):
+    """Of choices that become more even from step to step, and in later layers sooner."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for step in range(1, steps + 1):
+        for layer in layers:
+            counts = random.dirichlet(np.full(experts, 1 + 40 * step / steps * (1 + layer) / (1 + max(layers)))) * experts
+            shares = counts[counts > 0] / experts
+            rows.append((step, section, layer, counts.max(), counts.min(), -(shares * np.log(shares)).sum() / np.log(experts)))
+    return {name: [row[i] for row in rows] for i, name in enumerate(EXPERT_TYPES)}
 
 
 def agenda_1f1b(rank, ranks, chunks, micro_batches):
@@ -113,7 +118,8 @@ def pipeline_rows(*, ranks=4, chunks=1, micro_batches=8, forward=0.02, pictures=
     return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
 
 
-def write_run(folder, steps=None, tasks=None, syncs=None, experts=None, deck="[run]\nname = \"test\"\n", ended=0, sections="vision\nlanguage"):
+def write_run(folder, steps=None, tasks=None, syncs=None, experts=None, deck="[run]\nname = \"test\"\n", ended=0,
+              sections="vision\nlanguage"):
     """`tasks` may have `weights_s`. Without it, `syncs` and `experts` the file is as an older build wrote it."""
     folder.mkdir(parents=True)
     steps = steps or step_rows(40)

@@ -5,10 +5,9 @@ import h5py
 import numpy as np
 import pytest
 from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
-from maestro_postproc import load_run, timeline_plot
+from maestro_postproc import experts, load_run, timeline_plot
 from maestro_postproc.cli import main
 from maestro_postproc.figures import GREY, SYNC_COLOURS
-from maestro_postproc.plots import _by_group
 from matplotlib.colors import to_rgba
 
 
@@ -231,17 +230,38 @@ def test_waiting_by_stage(tmp_path, capsys):
     assert language["stages"][2]["idle"] == pytest.approx(1 / 3) and language["stages"][2]["compute"] == pytest.approx(0.6)
 
 
-def test_experts(run_folder, tmp_path, capsys):
-    folder = tmp_path / "experts"
-    write_run(folder, experts=expert_rows(30))
+def test_loads_of_experts(tmp_path, run_folder, capsys):
+    folder = write_run(tmp_path / "run", experts=expert_rows(40))
     assert main(["experts", str(folder)]) == 0
-    assert capsys.readouterr().out.strip() == str(folder / "plots/experts.png") and is_png(folder / "plots/experts.png")
-    assert main(["experts", str(run_folder)]) == 65 and "no loads of experts" in capsys.readouterr().err
+    assert is_png(folder / "plots/experts.png")
+    assert main(["summary", str(folder)]) == 0
+    assert "experts      language, 2 layers, last 4 steps" in capsys.readouterr().out
+    assert main(["experts", str(run_folder)]) == 65
+    assert "no loads of experts" in capsys.readouterr().err
+    assert main(["summary", str(run_folder)]) == 0
+    assert "\nexperts  " not in capsys.readouterr().out
 
 
-def test_ranges_of_layers_are_those_of_each_step():
-    low, middle, high = _by_group(np.array([3.0, 1, 2, 5, 7]), np.array([0, 1, 0, 0, 1]), 2)
-    assert (low.tolist(), middle.tolist(), high.tolist()) == ([2, 1], [3, 4], [5, 7])
+def test_many_layers_with_experts_have_a_range_and_a_map(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(experts, "save", lambda figure, path: (figure.canvas.draw(), figures.append(figure)))
+    few, many = expert_rows(30, (1, 2, 3), section=0), expert_rows(30, range(12))
+    rows = {name: [*few[name], *many[name]] for name in few}
+    rows["largest"][-1] = 9.0  # the axis becomes logarithmic
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        experts.plot_experts(load_run(write_run(tmp_path / "run", experts=rows)), "experts.png")
+        experts.plot_experts(load_run(write_run(tmp_path / "short", experts=expert_rows(1, range(12)))), "experts.png")
+    of_few, of_many = figures[0].axes[:3], figures[0].axes[3:7]
+    assert [text.get_text() for text in of_few[0].get_legend().get_texts()] == ["layer 1", "layer 2", "layer 3"]
+    assert [len(panel.lines) for panel in of_few] == [4] * 3, "the layers, and what equal loads would give"
+    assert [text.get_text() for text in of_many[0].get_legend().get_texts()] == ["range of 12 layers", "median"]
+    assert [panel.get_yscale() for panel in (of_few[0], of_many[0])] == ["linear", "log"]
+    by_layer = np.reshape(many["largest"], (30, 12)).T
+    by_layer[-1, -1] = 9.0
+    assert np.allclose(of_many[0].lines[1].get_ydata(), np.median(by_layer, axis=0))
+    (colours,) = [mesh for mesh in of_many[3].collections if mesh.get_array() is not None]
+    assert np.allclose(np.reshape(colours.get_array(), by_layer.shape), by_layer)
 
 
 def test_compare(run_folder, tmp_path, capsys):

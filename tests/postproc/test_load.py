@@ -1,8 +1,9 @@
 import h5py
 import numpy as np
 import pytest
-from conftest import pipeline_rows, step_rows, sync_rows, task_rows, write_run
+from conftest import expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import RunError, load_run, section_shares
+from maestro_postproc.experts import latest_loads, layer_loads
 from maestro_postproc.tasks import gaps, idle_shares, syncs_of
 
 
@@ -20,7 +21,7 @@ def test_rows_come_back(run_folder):
     assert np.array_equal(run.timeline.wait_s, task_rows(4)["wait_s"])
     assert run.sections == ["vision", "language"] and run.checkpoints == [40] and run.exit["code"] == 0
     assert run.name == "first" and "name" in run.deck
-    assert len(run.syncs) == 0 and not run.timeline.weights_s.any(), "an older build wrote it"
+    assert len(run.syncs) == len(run.experts) == 0 and not run.timeline.weights_s.any(), "an older build wrote it"
 
 
 def test_sums_and_gathers_come_back(tmp_path):
@@ -50,6 +51,28 @@ def test_sums_and_gathers_are_on_the_clock_of_the_tasks(tmp_path):
     later = syncs_of(run, [3])
     assert later.start_s[later.kind == 0] == pytest.approx([0.21] * 3)
     assert later.end_s[later.step == 2].max() < 0.05, "the gathers after step 2, on its clock"
+
+
+def test_loads_of_experts_come_back(tmp_path):
+    run = load_run(write_run(tmp_path / "run", experts=expert_rows(4)))
+    assert len(run.experts) == 2 * 4 and np.array_equal(run.experts.entropy, expert_rows(4)["entropy"])
+    assert "/experts/section" in str(damaged(run.path, lambda file: file["experts/section"].write_direct(np.full(8, 2, "i4"))))
+    run = load_run(write_run(tmp_path / "other", experts=expert_rows(4)))
+    assert "/experts/layer" in str(damaged(run.path, lambda file: file["experts/layer"].write_direct(np.full(8, -1, "i4"))))
+
+
+def test_loads_of_experts_are_means_by_layer(tmp_path):
+    """Of seven steps in columns of two; layer 5 has no rows in the first three steps."""
+    rows = [(step, 1, layer, 10 * layer + step, step / 10, 1.0) for step in range(11, 18) for layer in (2, 5) if layer == 2 or step > 13]
+    rows += [(11, 0, 2, 99.0, 0.0, 0.0)]  # of another section
+    run = load_run(write_run(tmp_path / "run", experts={name: [row[i] for row in rows] for i, name in enumerate(expert_rows(1))}))
+    loads = layer_loads(run.experts, 1, columns=5)
+    assert loads.width == 2 and loads.layers.tolist() == [2, 5] and loads.edges.tolist() == [10.5, 12.5, 14.5, 16.5, 17.5]
+    assert loads.largest[0].tolist() == [31.5, 33.5, 35.5, 37] and loads.smallest[0] == pytest.approx([1.15, 1.35, 1.55, 1.7])
+    assert np.isnan(loads.largest[1, 0]) and loads.largest[1, 1:].tolist() == [64, 65.5, 67]
+    vision, language = latest_loads(run)
+    assert vision["section"] == "vision" and vision["largest"] == 99
+    assert language == dict(section="language", layers=2, steps=1, largest=52, smallest=1.7, entropy=1, worst_layer=5, worst_largest=67)
 
 
 def test_metrics_file_itself_may_be_named(run_folder):
