@@ -76,7 +76,7 @@ tensor = "embeddings"
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=2, help="seconds of this machine per second of the cluster")
+    parser.add_argument("--scale", type=float, default=8, help="seconds of this machine per second of the cluster")
     parser.add_argument("--output", default="runs/bench-emulated-experts")
     parser.add_argument("--simulate", action="store_true", help="simulated steps alone")
     options = parser.parse_args()

@@ -85,6 +85,21 @@ def test_checkpoints_go_from_layout_to_layout(workspace):
         assert_same_checkpoints(workspace, name, "whole", 10, 2e-6)
 
 
+def test_checkpoints_of_experts_go_from_layout_to_layout(workspace):
+    """With the biases that balance them, which checkpoints hold as well."""
+    every = ["checkpoint.every=2", "checkpoint.keep=9", "model.language-12.balance=bias", "model.language-12.balance_strength=0.05"]
+    one = layout_cases.moe("", "", shared=True)
+    train(workspace, one, "whole", ["train.steps=6", *every])
+    for step, case in zip((2, 4, 6), (layout_cases.moe("", "tp2 ep2"), layout_cases.moe("", "dp2 tp2 etp2"), one)):
+        train(workspace, case, "wandering", [f"train.steps={step}", *every], options=[] if step == 2 else ["--resume", "auto"])
+    assert relative(workspace.losses("wandering"), workspace.losses("whole")) <= FREE_ROUTING
+    found, expected = (workspace.checkpoint(name, 6, "language")["weights"] for name in ("wandering", "whole"))
+    biases = [name for name in expected if name.endswith("router.bias")]
+    assert len(biases) == 2 and all(np.abs(expected[name]).max() >= 0.1 for name in biases)
+    for name, value in expected.items():
+        assert np.linalg.norm(found[name].astype(np.float64) - value) <= FREE_ROUTING * np.linalg.norm(value.astype(np.float64)), name
+
+
 def test_resumed_in_the_same_layout_it_is_bit_for_bit_the_same(workspace):
     train(workspace, CUBE, "whole", ["train.steps=8"])
     train(workspace, CUBE, "cut", ["train.steps=3"])
