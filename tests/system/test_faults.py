@@ -158,9 +158,19 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
     exports = {"LD_PRELOAD": shim, "SHIM_CALL": call, "SHIM_RANK": 2, "MAESTRO_START_TIMEOUT": 5}
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *(word for key, value in exports.items() for word in ("-x", f"{key}={value}")),
                "-n", "4", BINARY, "train", VLM, *settings([*FOUR_RANKS, "run.output=runs/stopped", "train.steps=2", "run.timeout_s=5"])]
-    result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
-    assert result.returncode != 0
-    assert f"the {'start' if done == 0 else 'end'} of MPI: no progress for 5 s" in result.stderr, result.stderr
+    job = subprocess.Popen(command, cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    try:
+        printed, _ = job.communicate(timeout=60)
+        assert job.returncode != 0
+    except subprocess.TimeoutExpired:
+        # Every rank but the stopped one has to be gone. The launcher itself may hang after ranks that left while MPI ended
+        # (seen once in many runs with Open MPI 4.1), which no rank can prevent.
+        left = ranks_of(job)
+        for pid in [*left.values(), job.pid]:
+            os.kill(pid, signal.SIGKILL)
+        printed, _ = job.communicate()
+        assert set(left) <= {2}, printed
+    assert f"the {'start' if done == 0 else 'end'} of MPI: no progress for 5 s" in printed, printed
     if done:  # what was trained is saved nevertheless
         assert workspace.exit_report("stopped")["code"] == 76
         assert (workspace.run("stopped") / f"checkpoints/step-{done:06d}/manifest.json").exists()
