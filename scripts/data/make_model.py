@@ -87,6 +87,10 @@ def text_config(options, tokens):
         return {**config, "dtype": "bfloat16", "model_type": "qwen3_vl_text", "rope_theta": 5e6,
                 "rope_scaling": {"mrope_interleaved": True, "mrope_section": sections, "rope_type": "default"}}  # fmt: skip
     specific = {"mlp_bias": False, "pretraining_tp": 1} if llama else {"max_window_layers": options.layers, "sliding_window": None, "use_sliding_window": False}
+    if options.family == "qwen3_moe":
+        specific |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": options.expert_mlp, "norm_topk_prob": True,
+                     "num_experts": options.experts, "num_experts_per_tok": options.experts_per_token, "output_router_logits": False,
+                     "router_aux_loss_coef": 0.001}  # fmt: skip
     return {**config, **specific, "model_type": options.family, "torch_dtype": "bfloat16"}
 
 
@@ -103,7 +107,7 @@ def model_config(options, tokens):
     ids = {"bos_token_id": tokens.ids[LLAMA_SPECIAL[0] if tokens.llama else tokens.pad], "eos_token_id": tokens.ids[tokens.end]}
     common = {"tie_word_embeddings": options.tied, "transformers_version": "4.57.6"}
     if options.family != "qwen3_vl":
-        name = "LlamaForCausalLM" if tokens.llama else "Qwen3ForCausalLM"
+        name = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}[options.family]
         return {"architectures": [name], **ids, **text_config(options, tokens), **common}
     named = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>", "vision_start_token_id": "<|vision_start|>",
              "vision_end_token_id": "<|vision_end|>"}  # fmt: skip
@@ -124,8 +128,13 @@ def language_shapes(options, vocabulary, prefix):
             yield f"{layer}self_attn.q_norm.weight", (d,)
             yield f"{layer}self_attn.k_norm.weight", (d,)
         yield f"{layer}post_attention_layernorm.weight", (c,)
-        for name, shape in (("gate_proj", (options.mlp, c)), ("up_proj", (options.mlp, c)), ("down_proj", (c, options.mlp))):
-            yield f"{layer}mlp.{name}.weight", shape
+        moe = options.family == "qwen3_moe"
+        if moe:
+            yield f"{layer}mlp.gate.weight", (options.experts, c)
+        hidden = options.expert_mlp if moe else options.mlp
+        for mlp in [f"mlp.experts.{e}" for e in range(options.experts)] if moe else ["mlp"]:
+            for name, shape in (("gate_proj", (hidden, c)), ("up_proj", (hidden, c)), ("down_proj", (c, hidden))):
+                yield f"{layer}{mlp}.{name}.weight", shape
     yield f"{prefix}norm.weight", (c,)
     if not options.tied:
         yield "lm_head.weight", (vocabulary, c)
@@ -192,10 +201,12 @@ def write_json(path, value):
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("family", choices=("llama", "qwen3", "qwen3_vl"))
+    parser.add_argument("family", choices=("llama", "qwen3", "qwen3_moe", "qwen3_vl"))
     parser.add_argument("folder", type=Path, help="folder to write, for example models/small")
     for name, default, text in (("layers", 4, "layers of the language model"), ("width", 128, "its width"), ("heads", 4, "heads"),
                                 ("kv-heads", 2, "heads of keys and values"), ("head-dim", 32, "width of a head"), ("mlp", 384, "hidden width of the MLP"),
+                                ("experts", 8, "qwen3_moe: experts of a layer"), ("experts-per-token", 2, "those that a token is sent to"),
+                                ("expert-mlp", 128, "hidden width of an expert"),
                                 ("vision-layers", 3, "qwen3_vl: layers of the vision tower"), ("vision-width", 96, "its width"),
                                 ("vision-heads", 3, "its heads"), ("vision-mlp", 384, "hidden width of its MLP"), ("patch", 8, "pixels, the side of a patch"),
                                 ("merges", 256, "tokens that are learned, beside 256 bytes")):  # fmt: skip
@@ -208,6 +219,8 @@ def parse_arguments(arguments=None):
         parser.error("sizes are at least 1")
     if options.heads % options.kv_heads or options.head_dim % 2 or options.vision_width % options.vision_heads:
         parser.error("--kv-heads must divide --heads, --head-dim must be even, and --vision-heads must divide --vision-width")
+    if options.experts_per_token > options.experts:
+        parser.error("--experts-per-token is at most --experts")
     if options.vision_width // options.vision_heads % 4:
         parser.error("--vision-width / --vision-heads must be a multiple of 4")
     options.deepstack = list(range(min(options.vision_layers - 1, options.layers, 2)))

@@ -39,11 +39,12 @@ constexpr Precision kExact[] = {
 
 /// In bf16 every matmul rounds its output to 8 bits, and other orders of summation round to other neighbours.
 /// With these weights and samples in bf16, transformers itself differs from its double precision by up to
-/// 1.2e-3 in the loss, 0.017 in logits and 0.037 in gradients (llama; qwen3: 8e-4, 0.013 and 0.031). The
-/// bounds are about 1.6 times as large. The gradients of this qwen3_vl depend more on the order: with linear
-/// layers that sum two random halves of their columns, as tp ranks do, 30 runs of transformers differ by 0.05
-/// to 0.15 in the worst gradient, mostly that of a norm of the tower's layer 1, and by at most 1.8e-3 in the
-/// loss, 0.020 in logits and 0.011 in rows of the tower. The bounds are about 1.4 times as large.
+/// 1.2e-3 in the loss, 0.017 in logits and 0.037 in gradients (llama; qwen3: 8e-4, 0.013 and 0.031;
+/// qwen3_moe: 1e-4, 0.017 and 0.047). The bounds are about 1.6 times as large. The gradients of this qwen3_vl
+/// depend more on the order: with linear layers that sum two random halves of their columns, as tp ranks do,
+/// 30 runs of transformers differ by 0.05 to 0.15 in the worst gradient, mostly that of a norm of the tower's
+/// layer 1, and by at most 1.8e-3 in the loss, 0.020 in logits and 0.011 in rows of the tower. The bounds are
+/// about 1.4 times as large.
 struct FamilyCase {
     const char* name;
     Precision rounded;
@@ -51,7 +52,7 @@ struct FamilyCase {
 constexpr FamilyCase kFamilies[] = {
     {"llama", {DType::bf16, 2e-3, 0.028, 0.06, 0}},
     {"qwen3", {DType::bf16, 2e-3, 0.028, 0.06, 0}},
-    {"qwen3_moe", {DType::bf16, 2e-3, 0.028, 0.1, 0}},
+    {"qwen3_moe", {DType::bf16, 2e-3, 0.028, 0.08, 0}},
     {"qwen3_vl", {DType::bf16, 2.5e-3, 0.028, 0.2, 0.016}},
 };
 
@@ -460,11 +461,6 @@ void run(const comm::Communicator& world, Family& family, const Layout& layout, 
         Distance distance;
         const auto values = family.reference.read<double>(name);
         for (std::size_t i = 0; i < values.size(); ++i) distance.add(gradient.sum[i], values[i]);
-        if (distance.norm_squares == 0 && name.find(".experts.") != std::string::npos) {
-            MAESTRO_CHECK(distance.squares == 0, "{}: {}, which no token has chosen, is not zero", what,
-                          name);
-            continue;
-        }
         MAESTRO_CHECK(distance.norm_squares > 1e-6, "{}: {} is zero", what, name);
         MAESTRO_CHECK(distance.relative() <= precision.gradients, "{}: {} differs by {:.2g}", what, name,
                       distance.relative());

@@ -27,7 +27,7 @@ VISION_LAYOUTS = {
 }  # fmt: skip
 # A further family is a further line.
 CASES = {"llama": (train_text, TEXT_LAYOUTS), "qwen3": (train_text, TEXT_LAYOUTS), "qwen3_moe": (train_text, EXPERT_LAYOUTS),
-         "qwen3_vl": (train_vision, VISION_LAYOUTS)}
+         "qwen3_vl": (train_vision, VISION_LAYOUTS)}  # fmt: skip
 EVERY_LAYOUT = [pytest.param(family, layout, marks=[] if layout == "tp 2 x pp 2" else pytest.mark.nightly, id=f"{family}, {layout}")
                 for family, (_, layouts) in CASES.items() for layout in layouts]  # fmt: skip
 
@@ -99,6 +99,14 @@ def test_fused_experts_train_as_separate_ones(space):
     train_text(space, ranks, "same", layout, ["train.steps=1", "optimizer.learning_rate=0"])
     export(space, 2, "runs/same", "--to", "exported")
     assert same(tensors(space.path / "exported"), before), "exported as published"
+    # A layer with both forms would have two models.
+    fused = Safetensors(space.path / "model/model.safetensors")
+    name = "model.layers.1.mlp.experts.0.up_proj.weight"
+    kind, shape, values = before[name]
+    begin, extra = len(fused.data), values.tobytes()
+    header = {**fused.header, name: {"dtype": kind, "shape": shape, "data_offsets": [begin, begin + len(extra)]}}
+    write_file(space.path / "model/model.safetensors", header, fused.data + extra)
+    refused(space, 65, f'tensor "{name}" is not part of a model of family qwen3_moe')
 
 
 @pytest.mark.parametrize("family, name", EVERY_LAYOUT)

@@ -5,17 +5,13 @@ import shutil
 import numpy as np
 import pytest
 from conftest import ONE_RANK, VLM, relative
-from test_folders import DECK, FAMILIES, LAYOUTS, Safetensors, export, space, train  # noqa: F401  (space is a fixture)
+from test_folders import DECK, EXPERT_LAYOUTS, FAMILIES, LAYOUTS, Safetensors, export, family, space, train  # noqa: F401  (family and space are fixtures)
 
-LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n'}
+LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
+        "qwen3_moe": "rank = 2\nalpha = 4\n"}  # fmt: skip
 PEFT = "section.text.lora.weights=adapter"
 SIZES = dict(kind="language", family="qwen3", layers=2, width=24, heads=4, kv_heads=2, head_dim=16, mlp=40, vocabulary=48, rope_theta=5000)
 MODEL = [f"model.text.{key}={value}" for key, value in SIZES.items()]  # of qwen3, for sections that start from a checkpoint
-
-
-@pytest.fixture(params=LORA)
-def family(request):
-    return request.param
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def test_losses_do_not_depend_on_the_layout(adapted, family):  # noqa: F811
     expected = Safetensors(FAMILIES / family / "reference.safetensors")["loss"]
     assert relative(adapted.losses("one")[:1], [expected]) <= 1e-6
     assert relative(adapted.losses("one")[3:], [expected]) > 1e-2, "trains too little for a difference to show"
-    for name, (ranks, layout) in LAYOUTS.items():
+    for name, (ranks, layout) in (EXPERT_LAYOUTS if family == "qwen3_moe" else LAYOUTS).items():
         train(adapted, ranks, name, layout, [*values, "run.tp_overlap=always"])
         assert relative(adapted.losses(name), adapted.losses("one")) <= 1e-5, name
     for recompute in ("cheap", "layer"):
@@ -72,7 +68,7 @@ def test_exports_have_the_losses_of_the_run(adapted, family):  # noqa: F811
     # What has no adapter is as it was, and the same adapters are merged to the same bytes by any number of ranks.
     source, merged = (Safetensors(adapted.path / folder / "model.safetensors") for folder in ("model", "merged"))
     unchanged = {name for name in merged.header if name != "__metadata__" and np.array_equal(merged[name], source[name])}
-    targets = ["k_proj", "o_proj", "gate_proj"] if family == "qwen3" else []
+    targets = {"qwen3": ["k_proj", "o_proj", "gate_proj"], "qwen3_moe": [".mlp."]}.get(family, [])
     expected = {name for name in merged.header if "norm" in name or "embed" in name or "lm_head" in name or any(t in name for t in targets)}
     assert unchanged == expected
     export(adapted, 1, "runs/short", "--to", "again")

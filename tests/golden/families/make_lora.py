@@ -3,7 +3,7 @@
 double precision.
 
     pip install torch transformers peft safetensors numpy
-    python3 make_lora.py [llama] [qwen3] [qwen3_vl]
+    python3 make_lora.py [llama] [qwen3] [qwen3_moe] [qwen3_vl]
 
 Tests read the files and need none of these packages. FAMILY_lora holds
 
@@ -22,14 +22,25 @@ import numpy as np
 import peft
 import torch
 import transformers
-from make_families import FAMILIES, HERE, check, compute, double_precision, fine_tune, load_file, make_model, save_file
+from make_families import FAMILIES, HERE, as_published, check, compute, double_precision, fine_tune, load_file, make_model, save_file
 
 ADAPTERS = {
     "llama": dict(r=4, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     "qwen3": dict(r=3, lora_alpha=4, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
+    "qwen3_moe": dict(r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),  # experts have none
     "qwen3_vl": dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
                                                         "attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2"]),
 }
+
+
+def read_weights(folder, family):
+    """The weights of the folder, by the names of the model's parameters: all experts of a layer are one."""
+    published, weights = load_file(folder / "model.safetensors"), {}
+    for name, parameter in make_model(family).named_parameters():
+        parts = [published.pop(part) for part in as_published({name: parameter})]
+        weights[name] = torch.cat(parts).reshape(parameter.shape)
+    assert not published, published.keys()
+    return weights
 
 
 def read_samples(folder):
@@ -75,7 +86,7 @@ class Trained(torch.nn.Module):
 
 def write(name, adapter):
     source, folder, family = HERE / name, HERE / f"{name}_lora", FAMILIES[name]
-    weights, samples = load_file(source / "model.safetensors"), read_samples(source)
+    weights, samples = read_weights(source, family), read_samples(source)
     adapted(family, weights, adapter).save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     config = json.loads((folder / "adapter_config.json").read_text())

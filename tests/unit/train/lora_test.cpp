@@ -21,6 +21,7 @@ using testing_support::folder_of;
 /// The adapters of the reference, as lines of [section.lora].
 std::string lora_of(const std::string& family) {
     if (family == "llama") return "rank = 4\nalpha = 6\n";
+    if (family == "qwen3_moe") return "rank = 2\nalpha = 4\n";
     if (family == "qwen3_vl") return "rank = 2\nalpha = 3\n";
     return "rank = 3\nalpha = 4\ntargets = [\"down_proj\", \"q_proj\", \"v_proj\", \"up_proj\"]\n";
 }
@@ -136,7 +137,7 @@ TEST(Adapters, OfAnotherModelOrDeckAreRefused) {
     EXPECT_THAT(refusal("qwen3_lora", smaller, lora), testing::HasSubstr("is missing"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Adapter, testing::Values("llama", "qwen3", "qwen3_vl"),
+INSTANTIATE_TEST_SUITE_P(Families, Adapter, testing::Values("llama", "qwen3", "qwen3_moe", "qwen3_vl"),
                          [](const auto& each) { return each.param; });
 
 }  // namespace
