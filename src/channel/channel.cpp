@@ -29,7 +29,8 @@ void check_side(const ChannelSpec& s, const Side& side) {
 
 void check_spec(const ChannelSpec& s) {
     MAESTRO_CHECK(
-        !s.producers.empty() && !s.consumers.empty() && s.consumers.size() % s.producers.size() == 0,
+        !s.producers.empty() && !s.consumers.empty() &&
+            (s.consumers.size() % s.producers.size() == 0 || s.producers.size() % s.consumers.size() == 0),
         "edge {}: {} consumers of {} producers", s.name, s.consumers.size(), s.producers.size());
     check_side(s, s.producers);
     check_side(s, s.consumers);
@@ -68,8 +69,9 @@ Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
 
 Channel::~Channel() = default;
 
-std::size_t Channel::row_offset(int slot, std::int64_t row) const {
-    return flag_bytes(spec_) + bytes_of_rows(spec_, slot * spec_.max_received + row);
+std::size_t Channel::row_offset(int source, int slot, std::int64_t row) const {
+    const std::int64_t slots_before = std::int64_t{source} * spec_.window + slot;
+    return flag_bytes(spec_) + bytes_of_rows(spec_, slots_before * spec_.max_received + row);
 }
 
 std::size_t Channel::gradient_offset(const Peer& peer, int slot, std::int64_t row) const {
@@ -97,9 +99,10 @@ Channel::InFlight& Channel::in_flight(int micro_batch) {
 // Peers may be in the next step already and put into this rank's slots before it begins the step. That does
 // no harm:
 // - Slots: a producer fills a slot again only after this rank has acknowledged the rows that were in it.
-// - Flags: no peer overwrites one that this rank has yet to read. Only one replica of producers serves a
-//   consumer, and it ends a step after it has seen all of the consumer's acknowledgements. A consumer
-//   acknowledges a sample of the next step after its producer has put it, and so has begun that step.
+// - Flags: no peer overwrites one that this rank has yet to read. Each producer replica that serves a
+//   consumer has flags there that no other one sets, and ends a step after it has seen all of the consumer's
+//   acknowledgements. A consumer acknowledges a sample of the next step after its producer has put it, and so
+//   has begun that step.
 // - Numbers: every rank of the edge begins every step, so all count the same steps without a message.
 void Channel::begin_step(std::int64_t step, std::span<const Route> routes) {
     MAESTRO_CHECK(!open_, "edge {}: step {} is still open", spec_.name, step_);
@@ -200,12 +203,13 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
 }
 
 void Channel::send(const InFlight& batch) {
+    const int source = producer_->replica % fan_in(spec_);
     std::vector<int> peers;
     for (const SampleSend& sample : batch.samples) {
         for (const CopySegment& s : sample.segments) {
             if (spec_.pointer) continue;  // the consumer reads `output` itself, and needs the flags alone
             const Tensor part = batch.output.slice(s.local, s.local + s.rows);
-            transport_->put(peers_.at(s.peer).number, row_offset(batch.slot, s.remote), part.data,
+            transport_->put(peers_.at(s.peer).number, row_offset(source, batch.slot, s.remote), part.data,
                             part.bytes());
         }
         for (const FlagPair& flag : sample.flags) {
@@ -317,7 +321,7 @@ bool Channel::arrived(std::int64_t sample) {
     // Here and not in rows(): the copy then runs beside the operations that are issued before the rows are
     // needed, and it is issued only once.
     if (!spec_.pointer && in.plan.rows > 0)
-        transport_->copy_to_device(row_offset(in.slot, in.plan.first_row),
+        transport_->copy_to_device(row_offset(in.plan.source, in.slot, in.plan.first_row),
                                    bytes_of_rows(spec_, in.plan.rows));
     return true;
 }
@@ -334,7 +338,9 @@ Tensor Channel::rows(std::int64_t sample) {
         const std::int64_t first = plan.segments.front().remote;
         return in_flight(plan.producer_micro_batch).output.slice(first, first + plan.rows);
     }
-    return {transport_->rows_at(row_offset(in.slot, plan.first_row)), spec_.dtype, {plan.rows, spec_.width}};
+    return {transport_->rows_at(row_offset(plan.source, in.slot, plan.first_row)),
+            spec_.dtype,
+            {plan.rows, spec_.width}};
 }
 
 void Channel::release(std::span<const std::int64_t> samples) {

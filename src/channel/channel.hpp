@@ -38,7 +38,8 @@ namespace maestro::channel {
 /// samples are released. All ranks of a producer's replica must use the same slot for a micro-batch, because
 /// together they fill one slot of each consumer.
 ///
-/// Memory: window x max_received x width on every consumer, and window x max_sent x width on every producer
+/// Memory: window x max_received x width on every consumer for each producer replica that serves it (several
+/// with fan-in, each with slots and credits apart), and window x max_sent x width on every producer
 /// of an edge with gradients. Only end_step() and the wait_ functions wait for a peer. Misuse throws
 /// Error(broken_invariant).
 class Channel {
@@ -123,7 +124,8 @@ private:
         int number = 0;             // in the edge's communicator
         std::size_t gradients = 0;  // offset of its slots for gradients
     };
-    std::size_t row_offset(int slot, std::int64_t row) const;  // of received rows
+    /// Of received rows, in the slots for one of the replicas that serve the consumer.
+    std::size_t row_offset(int source, int slot, std::int64_t row) const;
     std::size_t gradient_offset(const Peer& peer, int slot, std::int64_t row) const;
     std::uint64_t flag_value(int slot) const;
     Received& received(std::int64_t sample);

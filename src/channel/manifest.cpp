@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/check.hpp"
@@ -39,10 +40,12 @@ public:
 
 private:
     void check(const Route& r) const {
-        const auto replicas = static_cast<int>(spec_.consumers.size());
-        const int fanout = replicas / static_cast<int>(spec_.producers.size());
-        MAESTRO_CHECK(r.consumer_replica >= 0 && r.consumer_replica < replicas &&
-                          r.consumer_replica / fanout == r.producer_replica,
+        const auto within = [](int replica, const Side& side) {
+            return replica >= 0 && replica < static_cast<int>(side.size());
+        };
+        MAESTRO_CHECK(within(r.producer_replica, spec_.producers) &&
+                          within(r.consumer_replica, spec_.consumers) &&
+                          serves(spec_, r.producer_replica, r.consumer_replica),
                       "edge {}: sample {} from replica {}, which does not serve replica {}", spec_.name,
                       r.sample, r.producer_replica, r.consumer_replica);
         // A pointer stands for consecutive rows only.
@@ -75,7 +78,8 @@ private:
     /// for all consumer ranks, in the same order of routes, and so comes to the same places. Samples do not
     /// depend on each other's arrival: each has its place even if earlier ones arrive later.
     std::vector<std::int64_t> place(const Route& r, const std::vector<std::int64_t>& rows) {
-        std::vector<std::int64_t>& filled = filled_[{r.producer_micro_batch, r.consumer_replica}];
+        std::vector<std::int64_t>& filled =
+            filled_[{r.producer_replica, r.producer_micro_batch, r.consumer_replica}];
         filled.resize(rows.size(), 0);
         const std::vector<std::int64_t> first = filled;
         for (std::size_t q = 0; q < rows.size(); ++q) {
@@ -100,7 +104,7 @@ private:
         // and the other never sets would end the run at its deadline.
         for (int q = 0; q < consumers(); ++q)
             if (rows[q] > 0 || (producer_->rank == 0 && q == 0))
-                send.flags.push_back(flag_pair(route, producer_->rank, q, ranks[q]));
+                send.flags.push_back(flag_pair(route, r, producer_->rank, q, ranks[q]));
     }
 
     void add_receive(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
@@ -111,6 +115,7 @@ private:
         MAESTRO_CHECK(fresh, "edge {}: sample {} has two routes to a consumer", spec_.name, r.sample);
         SampleReceive& receive = at->second;
         receive.producer_micro_batch = r.producer_micro_batch;
+        receive.source = source_of(r);
         receive.first_row = first[self];
         receive.rows = rows[self];
         for (const RowSegment& p : r.segments) {
@@ -119,20 +124,24 @@ private:
         }
         for (int p = 0; p < producers(); ++p)
             if (receive.rows > 0 || (p == 0 && self == 0))
-                receive.flags.push_back(flag_pair(route, p, self, ranks[p]));
+                receive.flags.push_back(flag_pair(route, r, p, self, ranks[p]));
     }
 
-    /// A rank's flags are in two arrays, which both ends can compute: the arrivals [route, producer rank],
-    /// and the acknowledgements [route, consumer rank]. Each flag has one writer, because
-    /// no transport counts atomically. The second array begins at the same place in every step, however few
-    /// routes there are: a peer that is a step ahead must not set an acknowledgement where this rank still
-    /// waits for an arrival.
-    FlagPair flag_pair(std::size_t route, int producer, int consumer, int peer) const {
+    int source_of(const Route& r) const { return r.producer_replica % fan_in(spec_); }
+
+    /// A rank's flags are in two arrays, which both ends can compute: the arrivals [source, route, producer
+    /// rank], and the acknowledgements [route, consumer rank]. Each flag has one writer, because no transport
+    /// counts atomically. A producer that is a step ahead must not overwrite what another one has announced,
+    /// so each source has flags of every route. The second array begins at the same place in every step,
+    /// however few routes there are: a peer that is a step ahead must not set an acknowledgement where this
+    /// rank still waits for an arrival.
+    FlagPair flag_pair(std::size_t route, const Route& r, int producer, int consumer, int peer) const {
         const auto p = static_cast<std::size_t>(producers()), q = static_cast<std::size_t>(consumers());
-        const std::size_t acks = static_cast<std::size_t>(spec_.max_samples) * p;
+        const std::size_t of_source =
+            static_cast<std::size_t>(spec_.max_samples) * static_cast<std::size_t>(source_of(r));
         const auto bytes = [](std::size_t flag) { return flag * sizeof(std::uint64_t); };
-        return {peer, bytes(route * p + static_cast<std::size_t>(producer)),
-                bytes(acks + route * q + static_cast<std::size_t>(consumer))};
+        return {peer, bytes((of_source + route) * p + static_cast<std::size_t>(producer)),
+                bytes(arrival_count(spec_) + route * q + static_cast<std::size_t>(consumer))};
     }
 
     int producers() const { return static_cast<int>(spec_.producers.front().size()); }
@@ -141,9 +150,8 @@ private:
     const ChannelSpec& spec_;
     std::optional<ReplicaRank> producer_, consumer_;
     Manifest manifest_;
-    /// Rows in each consumer rank's slot so far, by producer micro-batch and consumer replica (which
-    /// determines the producer's replica).
-    std::map<std::pair<int, int>, std::vector<std::int64_t>> filled_;
+    /// Rows in each consumer rank's slot so far, by producer replica, its micro-batch and consumer replica.
+    std::map<std::tuple<int, int, int>, std::vector<std::int64_t>> filled_;
 };
 
 }  // namespace

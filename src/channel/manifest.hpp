@@ -42,7 +42,8 @@ struct SampleSend {  ///< a sample that this rank's replica sends
 
 struct SampleReceive {  ///< a sample that this rank's replica receives
     int producer_micro_batch = 0;
-    std::int64_t first_row = 0;  ///< of its rows in this rank's slot
+    int source = 0;              ///< which of the fan_in() replicas that serve this one has sent it
+    std::int64_t first_row = 0;  ///< of its rows in this rank's slot for that replica
     std::int64_t rows = 0;       ///< that this rank receives
     std::vector<CopySegment> segments;
     std::vector<FlagPair> flags;
@@ -53,7 +54,8 @@ struct Manifest {
     std::unordered_map<std::int64_t, SampleReceive> receives;  ///< by sample
 };
 
-/// In a consumer rank's slot, the samples of a producer's micro-batch are consecutive, in the order of the
+/// A consumer rank has slots for each replica that serves it. In a slot, the samples of a micro-batch are
+/// consecutive, in the order of the
 /// routes. Throws Error(broken_invariant) if they do not fit.
 Manifest manifest_of(const ChannelSpec& spec, int rank, std::span<const Route> routes);
 

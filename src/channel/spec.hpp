@@ -18,7 +18,7 @@ using Side = std::vector<std::vector<int>>;
 struct ChannelSpec {
     std::string name;               ///< "vision-language"
     Side producers;                 ///< the upstream section
-    Side consumers;                 ///< the downstream section; fanout = consumers / producers
+    Side consumers;                 ///< the downstream section; the larger number is a multiple of the other
     std::int64_t width = 0;         ///< elements of a row
     DType dtype = DType::f32;       ///< of rows and gradients
     int window = 1;                 ///< micro-batches of a producer that may be in flight, >= 1
@@ -34,6 +34,21 @@ struct ChannelSpec {
 
 inline bool is_delayed(const ChannelSpec& spec) {
     return !spec.pointer && (spec.latency_s > 0 || spec.row_s > 0);
+}
+
+/// Returns how many replicas of the producer serve each replica of the consumer: 1 unless there are more
+/// producers than consumers (fan-in).
+inline int fan_in(const ChannelSpec& spec) {
+    return static_cast<int>(std::max<std::size_t>(1, spec.producers.size() / spec.consumers.size()));
+}
+
+/// Whether rows may go from this replica of the producer to this one of the consumer. Replicas serve each
+/// other in proportion: with fan-in, consecutive producers serve one consumer, and otherwise one producer
+/// serves consecutive consumers.
+inline bool serves(const ChannelSpec& spec, int producer, int consumer) {
+    const auto fan_out =
+        static_cast<int>(std::max<std::size_t>(1, spec.consumers.size() / spec.producers.size()));
+    return producer / fan_in(spec) == consumer / fan_out;
 }
 
 /// The place of a rank on one side of an edge.
@@ -52,11 +67,17 @@ inline std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
     return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
 }
 
-/// Flags that a rank has for a step: for each sample one for every rank that may announce it, and one for
-/// every rank that may acknowledge it.
+/// Flags by which the samples of a step are announced to a rank: for each sample one for every rank that may
+/// announce it.
+inline std::size_t arrival_count(const ChannelSpec& spec) {
+    return static_cast<std::size_t>(spec.max_samples) * static_cast<std::size_t>(fan_in(spec)) *
+           spec.producers.front().size();
+}
+
+/// Flags that a rank has for a step: the arrivals, and for each sample one for every rank that may
+/// acknowledge it.
 inline std::size_t flag_count(const ChannelSpec& spec) {
-    return static_cast<std::size_t>(spec.max_samples) *
-           (spec.producers.front().size() + spec.consumers.front().size());
+    return arrival_count(spec) + static_cast<std::size_t>(spec.max_samples) * spec.consumers.front().size();
 }
 
 /// Offset of the delivery times, which follow the flags. On an emulated link each flag has one: the time from
@@ -72,8 +93,8 @@ inline std::size_t flag_bytes(const ChannelSpec& spec) {
     return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-/// Bytes that one micro-batch in flight takes on a rank, for the rows that it receives and for the gradients
-/// that return to it.
+/// Bytes that one micro-batch in flight takes on a rank, for the rows that it receives, one micro-batch from
+/// each producer that serves it, and for the gradients that return to it.
 struct SlotBytes {
     std::size_t rows = 0, gradient = 0;
     std::size_t both() const { return rows + gradient; }
@@ -81,7 +102,8 @@ struct SlotBytes {
 
 inline SlotBytes slot_bytes(const ChannelSpec& spec, int rank) {
     SlotBytes bytes;
-    if (!spec.pointer && find_rank(spec.consumers, rank)) bytes.rows = bytes_of_rows(spec, spec.max_received);
+    if (!spec.pointer && find_rank(spec.consumers, rank))
+        bytes.rows = bytes_of_rows(spec, fan_in(spec) * spec.max_received);
     if (spec.carries_gradient && find_rank(spec.producers, rank))
         bytes.gradient = bytes_of_rows(spec, spec.max_sent);
     return bytes;
@@ -104,7 +126,7 @@ inline std::size_t slot_message_bytes(const ChannelSpec& spec, int rank) {
     if (!spec.by_messages) return 0;
     std::int64_t rows = 0;
     if (find_rank(spec.producers, rank)) rows += spec.max_sent;
-    if (find_rank(spec.consumers, rank)) rows += spec.max_received;
+    if (find_rank(spec.consumers, rank)) rows += fan_in(spec) * spec.max_received;
     return bytes_of_rows(spec, rows);
 }
 
@@ -118,11 +140,9 @@ inline constexpr std::size_t kMaxStagingBytes = std::size_t{32} << 20;
 
 /// Whether rows or gradients travel from rank `from` to rank `to`.
 inline bool carries(const ChannelSpec& spec, int from, int to) {
-    const std::size_t fanout = spec.consumers.size() / spec.producers.size();
     const auto connected = [&](int producer, int consumer) {
         const auto up = find_rank(spec.producers, producer), down = find_rank(spec.consumers, consumer);
-        return up && down &&
-               static_cast<std::size_t>(down->replica) / fanout == static_cast<std::size_t>(up->replica);
+        return up && down && serves(spec, up->replica, down->replica);
     };
     return from != to && (connected(from, to) || (spec.carries_gradient && connected(to, from)));
 }
@@ -148,7 +168,7 @@ inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
     std::size_t bytes = 0;
     if (!spec.carries_gradient && find_rank(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
     if (spec.carries_gradient && find_rank(spec.consumers, rank))
-        bytes = bytes_of_rows(spec, spec.max_received);
+        bytes = bytes_of_rows(spec, fan_in(spec) * spec.max_received);
     return std::min(kMaxStagingBytes, 2 * static_cast<std::size_t>(spec.window) * bytes);
 }
 

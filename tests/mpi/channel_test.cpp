@@ -82,7 +82,8 @@ void deal(const ChannelSpec& spec, Dice& dice, std::int64_t rows, std::vector<st
 /// The same on every rank: samples spread over the consumers, packed into micro-batches with gaps between
 /// some.
 StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
-    const auto fanout = static_cast<std::int64_t>(spec.consumers.size() / spec.producers.size());
+    const auto producers = static_cast<std::int64_t>(spec.producers.size()),
+               consumers = static_cast<std::int64_t>(spec.consumers.size());
     StepPlan plan;
     plan.rows.resize(spec.producers.size());
     const std::int64_t samples = dice.up_to(4) == 0 ? 0 : dice.up_to(spec.max_samples);
@@ -101,8 +102,11 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
         open[producer].clear();
     };
     for (std::int64_t i = 0; i < samples; ++i) {
-        const std::int64_t to = dice.up_to(static_cast<std::int64_t>(spec.consumers.size()) - 1);
-        const std::int64_t from = to / fanout;
+        // With fan-in any of a consumer's producers may have the sample.
+        const std::int64_t to = dice.up_to(consumers - 1),
+                           from = producers > consumers
+                                      ? to * (producers / consumers) + dice.up_to(producers / consumers - 1)
+                                      : to / (consumers / producers);
         open[from].push_back({1000 + 3 * i, static_cast<int>(from), 0, static_cast<int>(to), {}});
         if (open[from].size() == 3 || dice.up_to(2) == 0) close(from);
     }
@@ -428,13 +432,14 @@ void random_cases(const comm::Communicator& world, const transport::Backends& de
     std::uint64_t seed = 1;
     const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64};
     for (int producers = 1; producers < world.size(); ++producers)
-        for (int fanout = 1; producers * (1 + fanout) <= world.size(); ++fanout)
+        for (int consumers = 1; producers + consumers <= world.size(); ++consumers)
             for (int window = 1; window <= 4; ++window)
                 for (bool gradient : {true, false}) {
+                    if (consumers % producers != 0 && producers % consumers != 0) continue;
                     const std::vector<int> ranks = shuffled(world, seed);
                     ChannelSpec spec = small_spec("up-down");
                     spec.producers = side_of(ranks, 0, producers, 1);
-                    spec.consumers = side_of(ranks, producers, producers * fanout, 1);
+                    spec.consumers = side_of(ranks, producers, consumers, 1);
                     spec.width = 1 + dice.up_to(7);
                     spec.dtype = types[seed % types.size()];
                     spec.window = window;
@@ -452,8 +457,10 @@ void lane_cases(const comm::Communicator& world, const transport::Backends& devi
     const auto below = [&](int n) { return static_cast<int>(dice.up_to(n - 1)); };
     int shared = 0, played = 0;
     for (std::uint64_t seed = 1000; played < 24; ++seed) {
-        const int up = 1 + below(4), down = 1 + below(4), producers = 1 + below(2), fanout = 1 + below(3);
-        const int above = producers * up, under = producers * fanout * down;
+        const int up = 1 + below(4), down = 1 + below(4), fewer = 1 + below(2), more = fewer * (1 + below(3));
+        const bool fans_in = below(3) == 0;  // fan-in
+        const int producers = fans_in ? more : fewer, consumers = fans_in ? fewer : more;
+        const int above = producers * up, under = consumers * down;
         if (std::max(above, under) > world.size() || up + down == 2) continue;
         ++played;
         const std::vector<int> ranks = shuffled(world, seed), others = shuffled(world, seed + 1);
@@ -461,7 +468,7 @@ void lane_cases(const comm::Communicator& world, const transport::Backends& devi
         shared += apart ? 0 : 1;
         ChannelSpec spec = small_spec("lanes");
         spec.producers = side_of(ranks, 0, producers, up);
-        spec.consumers = side_of(apart ? ranks : others, apart ? above : 0, producers * fanout, down);
+        spec.consumers = side_of(apart ? ranks : others, apart ? above : 0, consumers, down);
         spec.dtype = seed % 2 == 0 ? DType::f32 : DType::bf16;
         spec.window = 1 + below(4);
         spec.carries_gradient = dice.up_to(2) > 0;
