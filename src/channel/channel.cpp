@@ -203,7 +203,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
 }
 
 void Channel::send(const InFlight& batch) {
-    const int source = producer_->replica % fan_in(spec_);
+    const int source = source_of(spec_, producer_->replica);
     std::vector<int> peers;
     for (const SampleSend& sample : batch.samples) {
         for (const CopySegment& s : sample.segments) {

@@ -115,7 +115,7 @@ private:
         MAESTRO_CHECK(fresh, "edge {}: sample {} has two routes to a consumer", spec_.name, r.sample);
         SampleReceive& receive = at->second;
         receive.producer_micro_batch = r.producer_micro_batch;
-        receive.source = source_of(r);
+        receive.source = source_of(spec_, r.producer_replica);
         receive.first_row = first[self];
         receive.rows = rows[self];
         for (const RowSegment& p : r.segments) {
@@ -127,8 +127,6 @@ private:
                 receive.flags.push_back(flag_pair(route, r, p, self, ranks[p]));
     }
 
-    int source_of(const Route& r) const { return r.producer_replica % fan_in(spec_); }
-
     /// A rank's flags are in two arrays, which both ends can compute: the arrivals [source, route, producer
     /// rank], and the acknowledgements [route, consumer rank]. Each flag has one writer, because no transport
     /// counts atomically. A producer that is a step ahead must not overwrite what another one has announced,
@@ -137,8 +135,8 @@ private:
     /// rank still waits for an arrival.
     FlagPair flag_pair(std::size_t route, const Route& r, int producer, int consumer, int peer) const {
         const auto p = static_cast<std::size_t>(producers()), q = static_cast<std::size_t>(consumers());
-        const std::size_t of_source =
-            static_cast<std::size_t>(spec_.max_samples) * static_cast<std::size_t>(source_of(r));
+        const auto source = static_cast<std::size_t>(source_of(spec_, r.producer_replica));
+        const std::size_t of_source = static_cast<std::size_t>(spec_.max_samples) * source;
         const auto bytes = [](std::size_t flag) { return flag * sizeof(std::uint64_t); };
         return {peer, bytes((of_source + route) * p + static_cast<std::size_t>(producer)),
                 bytes(arrival_count(spec_) + route * q + static_cast<std::size_t>(consumer))};

@@ -51,6 +51,17 @@ inline bool serves(const ChannelSpec& spec, int producer, int consumer) {
     return producer / fan_in(spec) == consumer / fan_out;
 }
 
+/// Returns the place of a replica of the producer among the fan_in() ones that serve the same consumer.
+inline int source_of(const ChannelSpec& spec, int producer) {
+    return producer % fan_in(spec);
+}
+
+/// Largest number of rows that a rank of a consumer receives of one micro-batch from each producer that
+/// serves it.
+inline std::int64_t max_received_of_all(const ChannelSpec& spec) {
+    return fan_in(spec) * spec.max_received;
+}
+
 /// The place of a rank on one side of an edge.
 struct ReplicaRank {
     int replica = 0, rank = 0;  ///< rank within the replica
@@ -103,7 +114,7 @@ struct SlotBytes {
 inline SlotBytes slot_bytes(const ChannelSpec& spec, int rank) {
     SlotBytes bytes;
     if (!spec.pointer && find_rank(spec.consumers, rank))
-        bytes.rows = bytes_of_rows(spec, fan_in(spec) * spec.max_received);
+        bytes.rows = bytes_of_rows(spec, max_received_of_all(spec));
     if (spec.carries_gradient && find_rank(spec.producers, rank))
         bytes.gradient = bytes_of_rows(spec, spec.max_sent);
     return bytes;
@@ -126,7 +137,7 @@ inline std::size_t slot_message_bytes(const ChannelSpec& spec, int rank) {
     if (!spec.by_messages) return 0;
     std::int64_t rows = 0;
     if (find_rank(spec.producers, rank)) rows += spec.max_sent;
-    if (find_rank(spec.consumers, rank)) rows += fan_in(spec) * spec.max_received;
+    if (find_rank(spec.consumers, rank)) rows += max_received_of_all(spec);
     return bytes_of_rows(spec, rows);
 }
 
@@ -168,7 +179,7 @@ inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
     std::size_t bytes = 0;
     if (!spec.carries_gradient && find_rank(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
     if (spec.carries_gradient && find_rank(spec.consumers, rank))
-        bytes = bytes_of_rows(spec, fan_in(spec) * spec.max_received);
+        bytes = bytes_of_rows(spec, max_received_of_all(spec));
     return std::min(kMaxStagingBytes, 2 * static_cast<std::size_t>(spec.window) * bytes);
 }
 

@@ -156,9 +156,7 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
     shim = tmp_path / "stop_shim.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(ROOT / "tests/system/stop_shim.c"), "-ldl"], check=True)
     exports = {"LD_PRELOAD": shim, "SHIM_CALL": call, "SHIM_RANK": 2, "MAESTRO_START_TIMEOUT": 5}
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *(word for key, value in exports.items() for word in ("-x", f"{key}={value}")),
-               "-n", "4", BINARY, "train", VLM, *settings([*FOUR_RANKS, "run.output=runs/stopped", "train.steps=2", "run.timeout_s=5"])]
-    job = subprocess.Popen(command, cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    job = start(workspace, "stopped", [*FOUR_RANKS, "train.steps=2", "run.timeout_s=5"], exports=exports)
     try:
         printed, _ = job.communicate(timeout=60)
         assert job.returncode != 0
