@@ -52,15 +52,18 @@ private:
     std::mt19937_64 engine_;
 };
 
-/// Returns a step with `encoders` upstream sections of `groups` replicas each, before one language section.
-Problem make_problem(const Family& f, int encoders, int groups, int fanout, std::uint64_t seed) {
+/// Returns a step with `encoders` upstream sections of groups x fan_in replicas each, before one language
+/// section of groups x fanout replicas. One of fanout and fan_in is 1. With fan-in a language replica has
+/// that many times the samples, so that each encoder replica has as many of them as without.
+Problem make_problem(const Family& f, int encoders, int groups, int fanout, std::uint64_t seed,
+                     int fan_in = 1) {
     RandomNumbers random(seed * 7919 + static_cast<std::uint64_t>(encoders * 1000 + groups * 100 + fanout));
     Problem problem;
-    const int replicas = groups * fanout, language = encoders;
+    const int replicas = groups * fanout, language = encoders, producers = groups * fan_in;
     for (int e = 0; e < encoders; ++e) {
         problem.stages.push_back({.section = e,
-                                  .replicas = groups,
-                                  .first_lane = e * groups,
+                                  .replicas = producers,
+                                  .first_lane = e * producers,
                                   .micro_batch = 1,
                                   .window = f.window_fanouts * fanout,
                                   .backward = !f.frozen});
@@ -68,14 +71,14 @@ Problem make_problem(const Family& f, int encoders, int groups, int fanout, std:
     }
     problem.stages.push_back({.section = encoders,
                               .replicas = replicas,
-                              .first_lane = encoders * groups,
+                              .first_lane = encoders * producers,
                               .micro_batch = 1,
                               .window = 0,
                               .backward = true,
                               .loss = true});
-    problem.lanes = encoders * groups + replicas;
+    problem.lanes = encoders * producers + replicas;
     std::vector<double> work(static_cast<std::size_t>(encoders) + 1, 0.0);
-    for (int i = 0; i < replicas * f.per_replica; ++i) {
+    for (int i = 0; i < replicas * fan_in * f.per_replica; ++i) {
         SampleCost sample{.id = i, .stages = {}};
         for (int s = 0; s <= encoders; ++s) {
             const bool backward = s == language || !f.frozen;
@@ -90,7 +93,7 @@ Problem make_problem(const Family& f, int encoders, int groups, int fanout, std:
         for (int e = 0; e < encoders; ++e) {
             const auto s = static_cast<std::size_t>(e);
             if (!sample.stages[s].active) continue;
-            const double scale = f.load * work.back() / replicas / (work[s] / groups);
+            const double scale = f.load * work.back() / replicas / (work[s] / producers);
             sample.stages[s].forward_s *= scale;
             sample.stages[s].backward_s *= scale;
         }
@@ -132,6 +135,32 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
             fmt::print("{:<26}{:>9}{:>8}{:>10.2f}%{:>8.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
                        f.target, 100 * wavefront / count, 100 * worst, 100 * lpt / count, 100 * fifo / count,
                        ratio / count);
+        }
+}
+
+void fan_in_gaps(int seeds) {
+    fmt::print("\nmean gap to the lower bound over {} seeds, fan-in 2, 4, 8, language replicas 1, 2, 4\n",
+               seeds);
+    fmt::print("{:<26}{:>9}{:>11}{:>9}{:>9}{:>16}\n", "family", "encoders", "wavefront", "lpt", "fifo",
+               "fifo/wavefront");
+    for (const Family& f : kFamilies)
+        for (const int encoders : {1, 2}) {
+            double wavefront = 0, lpt = 0, fifo = 0, ratio = 0;
+            int count = 0;
+            for (const int fan_in : {2, 4, 8})
+                for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+                    for (int seed = 0; seed < seeds; ++seed, ++count) {
+                        const Problem problem =
+                            make_problem(f, encoders, groups, 1, static_cast<std::uint64_t>(seed), fan_in);
+                        const StepPlan ours = make_plan("wavefront", problem, 1),
+                                       data = make_plan("fifo", problem, 1);
+                        wavefront += gap(ours);
+                        lpt += gap(make_plan("lpt", problem, 1));
+                        fifo += gap(data);
+                        ratio += data.makespan_s / ours.makespan_s;
+                    }
+            fmt::print("{:<26}{:>9}{:>10.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
+                       100 * wavefront / count, 100 * lpt / count, 100 * fifo / count, ratio / count);
         }
 }
 
@@ -234,6 +263,7 @@ int main(int argc, char** argv) {
         return 0;
     }
     gaps(seeds, detail, 0);
+    fan_in_gaps(seeds);
     noise(seeds);
     planning_times();
     return 0;

@@ -10,10 +10,11 @@ from runs import ROOT, call, simulate, train
 
 DECK = "inputs/emulated_vlm.toml"
 CLUSTER = "inputs/clusters/h100.toml"
-SIZES = {  # ranks: (layout, layers of the encoder that give a load near 0.9)
-    20: (["section.vision.layout.dp=4", "section.language.layout.dp=16", "data.global_batch=256"], 22),
-    64: (["section.vision.layout.dp=8", "section.language.layout.dp=56", "data.global_batch=896"], 13),
-}
+SIZES = [  # edge, ranks, layout, layers of the encoder that give a load near 0.9
+    ("fanout 4", 20, ["section.vision.layout.dp=4", "section.language.layout.dp=16", "data.global_batch=256"], 22),
+    ("fanout 7", 64, ["section.vision.layout.dp=8", "section.language.layout.dp=56", "data.global_batch=896"], 13),
+    ("fan-in 4", 10, ["section.vision.layout.dp=8", "section.language.layout.dp=2", "model.llm.layers=4", "data.global_batch=128"], 88),
+]
 
 
 def samples(path, count, share=1 / 3, seed=1, *options):
@@ -39,12 +40,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--scale", type=float, default=4, help="seconds of this machine per second of the cluster")
+    parser.add_argument("--edge", choices=[edge for edge, *_ in SIZES], help="only this one")
     parser.add_argument("--output", default="runs/bench-emulated")
     options = parser.parse_args()
     pathlib.Path(ROOT / options.output).mkdir(parents=True, exist_ok=True)
     data = samples(f"{options.output}/samples.h5", 1024)
-    print(f"{'ranks':>5}  {'policy':10}{'emulated step s':>16}{'simulated':>11}{'ratio':>8}{'worst step':>12}   {'ratio of tasks alone':>20}   {'after the last task, emulated, simulated':>40}")
-    for ranks, (layout, layers) in SIZES.items():
+    print(f"{'ranks':>5}  {'edge':10}{'policy':10}{'emulated step s':>16}{'simulated':>11}{'ratio':>8}{'worst step':>12}   {'ratio of tasks alone':>20}   {'after the last task, emulated, simulated':>40}")
+    for edge, ranks, layout, layers in SIZES:
+        if options.edge not in (None, edge):
+            continue
         for policy in ("fifo", "lpt", "wavefront"):
             values = [*layout, data, f"schedule.policy={policy}", f"model.vit.layers={layers}"]
             measured, spans = emulate(ranks, values, f"{options.output}/run", options.scale, options.steps)
@@ -52,7 +56,7 @@ def main():
             step_s, makespans = (np.array([p[key] for p in predictions]) for key in ("step_s", "makespan_s"))
             ratios = (measured / step_s)[1:]
             after = [(1 - tasks[1:].sum() / steps[1:].sum()) for tasks, steps in ((spans, measured), (makespans, step_s))]
-            print(f"{ranks:5}  {policy:10}{measured[1:].mean():16.4f}{step_s[1:].mean():11.4f}{measured[1:].sum() / step_s[1:].sum():8.3f}"
+            print(f"{ranks:5}  {edge:10}{policy:10}{measured[1:].mean():16.4f}{step_s[1:].mean():11.4f}{measured[1:].sum() / step_s[1:].sum():8.3f}"
                   f"{ratios[np.abs(ratios - 1).argmax()]:12.3f}   {spans[1:].sum() / makespans[1:].sum():20.3f}"
                   f"   {after[0]:32.1%}{after[1]:8.1%}", flush=True)
 

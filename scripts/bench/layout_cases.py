@@ -151,6 +151,12 @@ CASES = [
     vlm("cp2r", "tp2 cp2r", model=TUNED, quick=True),
     vlm("tp2 cp2r", "dp2 tp2", model=MIXED),
     vlm("dp2 tp2", "dp2 cp2a", READY, model=MIXED, shared=True, quick=True),
+    # Fan-in: several replicas upstream of each one of the language model.
+    vlm("dp2", "", quick=True),
+    vlm("dp4 cp2r", "dp2 tp2", READY, *UNLIKE),
+    vlm("dp3 tp2", "cp2a", MESSAGES, "schedule.policy=fifo"),
+    vlm("dp6", "dp2 cp2r", WINDOW, model=MIXED, quick=True),
+    vlm("dp4", "dp2 tp2", *TIGHT, "schedule.policy=lpt", model=FROZEN),
     Case("vlm_glyphs", "tp3", "tp2 cp2r"),
     Case("vlm_glyphs", "cp3a", "dp2 tp4"),
     Case("vlm_glyphs", "cp2r", "tp4", (READY,)),
@@ -160,6 +166,7 @@ CASES = [
     Case("distill", "tp2 cp2r", "dp2 tp2", ONE_IN_FLIGHT),
     Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER), quick=True),
     Case("distill", "dp2 tp2", "dp2 cp2a", ONE_IN_FLIGHT, shared=True),
+    Case("distill", "dp4", "dp2 tp2", SMALL_TEACHER),
     # Pipelines: of every depth on each side, then with the other axes, options and graphs.
     *(deep("", alone) for alone in ["pp2", "pp3", "pp8"]),
     *(deep(alone, "") for alone in ["pp2", "pp3"]),
@@ -181,6 +188,7 @@ CASES = [
     deep("", "dp2 pp3", model=FROZEN_FRONT, quick=True),
     deep("pp2 tp2", "pp2 v2", READY, model=FROZEN_FRONT),
     deep("dp2 pp2", "dp2 pp3", READY, model=MIXED),
+    deep("dp2 pp2", "pp2 tp2", READY, *UNLIKE),
     # With several chunks on each rank.
     deep("", "pp2 v2"),
     deep("pp2 v2", "pp2 v3", MESSAGES, quick=True),
@@ -191,6 +199,7 @@ CASES = [
     deep("pp3 v2", "dp2 pp2 v2", "schedule.policy=fifo", RECOMPUTE),
     deep("", "pp3 v2", stages("language", [1, 2, 1, 2, 1, 1]), "schedule.policy=lpt"),
     deep("pp2 v2", "dp2 pp2 v3", model=FROZEN),
+    deep("dp4 pp2", "dp2 pp2 v2", READY),
     Case("vlm_glyphs", "pp3", "pp4"),
     Case("distill", "pp2", "tp2"),
     Case("distill", "cp2r", "dp2 pp2", (READY,)),

@@ -142,14 +142,15 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
             refusals.push_back({edge_key(e, "tensor"),
                                 "embeddings go from a vision section, hidden states from a language section, "
                                 "both into a language section"});
-        if (up.layout.dp < 1 || down.layout.dp < 1) continue;
-        if (down.layout.dp % up.layout.dp != 0)
+        const int producers = up.layout.dp, consumers = down.layout.dp;
+        if (producers < 1 || consumers < 1) continue;
+        if (consumers % producers != 0 && producers % consumers != 0)
             refusals.push_back(
                 {fmt::format("section.{}.layout.dp", down.name),
-                 fmt::format(
-                     "the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}",
-                     up.name, down.name, down.layout.dp, up.layout.dp, down.name, up.layout.dp)});
-        e.fanout = down.layout.dp / up.layout.dp;
+                 fmt::format("edge {} -> {} joins {} replicas with {}: neither the fanout {}/{} nor the "
+                             "fan-in {}/{} is whole; dp of '{}' must be a multiple or a divisor of {}",
+                             up.name, down.name, producers, consumers, consumers, producers, producers,
+                             consumers, down.name, producers)});
     }
 }
 

@@ -52,7 +52,6 @@ struct Edge {
     EdgeTensor tensor = EdgeTensor::embeddings;
     // Derived:
     int from = -1, to = -1;  ///< colours
-    int fanout = 1;          ///< dp(to) / dp(from)
     bool gradient = false;   ///< a gradient flows back
 };
 

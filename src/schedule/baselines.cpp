@@ -14,17 +14,17 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Returns the micro-batches of every section in `order`. replica_of: [sample], of the anchor; sizes:
+/// Returns the micro-batches of every section in `order`. set_of: [sample], its replica set; sizes:
 /// [section], samples of a micro-batch.
 std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
-                         const std::vector<int>& replica_of, const std::vector<int>& sizes) {
+                         const std::vector<int>& set_of, const std::vector<int>& sizes) {
     std::vector<Batches> batches(instance.sections());
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const int stage = instance.last_stage(static_cast<int>(s));
         std::vector<std::vector<int>> on(instance.shape(stage).replicas);
         for (const int i : order)
             if (instance.active[instance.at(stage, i)])
-                on[instance.replica_of(stage, replica_of[i])].push_back(i);
+                on[instance.replica_of(stage, set_of[i])].push_back(i);
         for (const auto& list : on) {
             for (std::size_t k = 0; k < list.size(); ++k) {
                 if (k > 0 && k % static_cast<std::size_t>(sizes[s]) == 0) batches[s].close_batch();
@@ -72,14 +72,14 @@ bool halve(const Instance& instance, InFlight& in_flight) {
 /// far apart in it for an upstream window. Smaller micro-batches always run in the end: with one sample each,
 /// taken through chunks one by one, the first sample that is not done can always proceed.
 StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
-                       const std::vector<int>& order, const std::vector<int>& replica_of) {
+                       const std::vector<int>& order, const std::vector<int>& set_of) {
     InFlight in_flight{.sizes = {}, .at_once = std::max(instance.samples, 1)};
     for (int s = 0; s < instance.sections(); ++s)
         in_flight.sizes.push_back(instance.shape(instance.last_stage(s)).micro_batch);
     // Executing is the test, because no simple condition on windows and sizes is exact. Sizes are halved, so
     // that it takes few executions.
     for (bool window_limited = false;; window_limited = true) {
-        const std::vector<Batches> batches = cut(instance, order, replica_of, in_flight.sizes);
+        const std::vector<Batches> batches = cut(instance, order, set_of, in_flight.sizes);
         Machine machine(instance, batches);
         ListOrder chooser(machine, in_flight.at_once);
         std::vector<Executed> executed;
@@ -101,16 +101,20 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
 
 StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
-    std::vector<int> order(instance.samples), replica_of(order.size());
+    std::vector<int> order(instance.samples), set_of(order.size());
     std::iota(order.begin(), order.end(), 0);
-    for (std::size_t i = 0; i < replica_of.size(); ++i)
-        replica_of[i] = static_cast<int>(i) % instance.shape(instance.anchor).replicas;
-    return plan_in_order(problem, step, instance, order, replica_of);
+    // In turn to the replicas of the anchor, and of each to the sets that have it.
+    const int replicas = instance.shape(instance.anchor).replicas;
+    for (const int i : order) {
+        const IndexRange sets = instance.sets_of(i % replicas);
+        set_of[i] = sets.first + i / replicas % sets.size();
+    }
+    return plan_in_order(problem, step, instance, order, set_of);
 }
 
 StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
-    std::vector<int> order(instance.samples), replica_of(order.size());
+    std::vector<int> order(instance.samples), set_of(order.size());
     std::iota(order.begin(), order.end(), 0);
     // Of a pipeline, the lane with the most work counts: it works at the rate of that one.
     const std::vector<int> longest = longest_stages(problem)[instance.section_of(instance.anchor)];
@@ -123,8 +127,9 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     // 4/3 - 1/(3 replicas) times the smallest possible.
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return seconds(a) > seconds(b); });
     LoadHeap least_loaded(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
-    for (const int i : order) replica_of[i] = least_loaded.add_to_least(seconds(i));
-    return plan_in_order(problem, step, instance, order, replica_of);
+    SetAssignment sets(instance);
+    for (const int i : order) set_of[i] = sets.add(i, least_loaded.add_to_least(seconds(i)));
+    return plan_in_order(problem, step, instance, order, set_of);
 }
 
 }  // namespace maestro::schedule

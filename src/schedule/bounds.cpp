@@ -124,10 +124,11 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
     std::vector<EdgeShape> entries;
     for (const EdgeShape& e : problem.edges)
         if (e.to <= static_cast<int>(stage) && problem.stages[e.to].section == shape.section &&
-            problem.stages[e.from].section != shape.section)
+            problem.stages[e.from].section != shape.section &&
+            problem.stages[e.from].replicas <= shape.replicas)
             entries.push_back(e);
     // Machines wait for every upstream section, hence also for the mean of several sections with the same
-    // fanout.
+    // fanout. With fan-in no two machines wait for the same replica, and their heads tell all.
     const auto fanout_of = [&](const EdgeShape& e) {
         return shape.replicas / problem.stages[e.from].replicas;
     };

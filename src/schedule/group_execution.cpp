@@ -5,6 +5,22 @@
 
 namespace maestro::schedule {
 
+/// Sets the replica sets of all samples, in the order of on_.
+void Group::assign_sets(const Solution& solution) {
+    set_of_.resize(samples());
+    SetAssignment sets(instance_);
+    for (int a = 0; a < anchors_; ++a)
+        for (const int item : on_[a])
+            for (const int i : cut_of(solution).items.samples(item)) {
+                if (solution.set_of.empty() || solution.set_of[i] == kByLoad) {
+                    set_of_[i] = sets.add(i, a);
+                    continue;
+                }
+                set_of_[i] = instance_.sets_of(a).first + solution.set_of[i];
+                sets.add_to(set_of_[i], i);
+            }
+}
+
 /// Sets the micro-batches of all sections. Those of the anchor are the items, if these were cut before. Those
 /// of another loss section have samples of one kind, with or without work in other sections: text must not
 /// wait for pictures. Upstream micro-batches have one sample (`one_by_one`) or are cut from upstream_.
@@ -14,7 +30,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
     on_.resize(anchors_);
     for (auto& list : on_) list.clear();
     for (const int item : solution.order) on_[solution.replica_of[item]].push_back(item);
-    std::vector<int> list;
+    assign_sets(solution);
     for (int s = 0; s < instance_.sections(); ++s) {
         Batches& section_batches = batches[s];
         section_batches.samples.clear();
@@ -33,17 +49,18 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             continue;
         }
         const bool mixed = shape.loss && shape.micro_batch > 1;
-        int a = 0;
-        for (int r = 0; r < shape.replicas; ++r) {
-            list.clear();
-            if (!shape.loss && !one_by_one) {
-                list = upstream_[s][r];
-            } else {
-                for (; a < anchors_ && instance_.replica_of(stage, a) == r; ++a)
-                    for (const int item : on_[a])
-                        for (const int i : cut.items.samples(item))
-                            if (instance_.active[instance_.at(stage, i)]) list.push_back(i);
-            }
+        lists_.resize(shape.replicas);
+        if (!shape.loss && !one_by_one) {
+            std::copy(upstream_[s].begin(), upstream_[s].end(), lists_.begin());
+        } else {
+            for (auto& list : lists_) list.clear();
+            for (const auto& items : on_)
+                for (const int item : items)
+                    for (const int i : cut.items.samples(item))
+                        if (instance_.active[instance_.at(stage, i)])
+                            lists_[instance_.replica_of(stage, set_of_[i])].push_back(i);
+        }
+        for (auto& list : lists_) {
             const auto other_work = [&](int i) { return instance_.other_work[i]; };
             if (mixed)
                 std::stable_partition(list.begin(), list.end(), [&](int i) { return other_work(i) != 0; });

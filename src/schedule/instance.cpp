@@ -1,5 +1,7 @@
 #include "schedule/instance.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -7,9 +9,8 @@
 
 namespace maestro::schedule {
 
-/// Because no section has more replicas than the anchor, every replica of another section serves at least one
-/// replica of the anchor, so that a sample's replica of the anchor decides its replicas everywhere
-/// (replica_of()). Of several such stages the first is the anchor: all callers find the same one.
+/// A sample's replica of the anchor decides its replicas in sections with fewer of them. Of several such
+/// stages the first is the anchor: all callers find the same one.
 int anchor_stage(const Problem& problem) {
     int anchor = -1;
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
@@ -26,6 +27,68 @@ int groups_of(const Problem& problem) {
     int groups = 0;
     for (const auto& s : problem.stages) groups = std::gcd(groups, s.replicas);
     return groups;
+}
+
+namespace {
+
+/// Sets per replica of the anchor. If it takes more for every replica to be in equally many sets, some
+/// replicas are in one set more than others.
+constexpr std::int64_t kMostSets = 64;
+
+/// Any multiple of the anchor's replicas is correct that leaves no replica without a set: because the replicas of two sections
+/// that an edge joins divide each other, two of a set always serve each other.
+int replica_sets_of(const std::vector<StageShape>& stages, int anchor_replicas) {
+    std::int64_t even = 1;
+    int most = 1;
+    for (const StageShape& s : stages) {
+        most = std::max(most, s.replicas);
+        if (even <= kMostSets * anchor_replicas) even = std::lcm(even, std::int64_t{s.replicas});
+    }
+    if (even <= kMostSets * anchor_replicas) return static_cast<int>(even);
+    return (most + anchor_replicas - 1) / anchor_replicas * anchor_replicas;
+}
+
+}  // namespace
+
+SetAssignment::SetAssignment(const Instance& instance) : instance_(instance) {
+    for (int s = 0; s < instance.sections(); ++s) {
+        const int replicas = instance.shape(instance.first_stage(s)).replicas;
+        if (instance.shape(instance.anchor).replicas % replicas == 0) continue;
+        sections_.push_back(s);
+        load_.emplace_back(replicas, 0.0);
+    }
+}
+
+/// Returns seconds of a lane, [of sections_].
+std::vector<double> SetAssignment::work_of(int sample) const {
+    std::vector<double> work_s(sections_.size(), 0.0);
+    for (std::size_t k = 0; k < sections_.size(); ++k)
+        for (int s = instance_.first_stage(sections_[k]); s <= instance_.last_stage(sections_[k]); ++s)
+            work_s[k] += instance_.total(s, sample) / instance_.shape(s).lane_stride;
+    return work_s;
+}
+
+void SetAssignment::add_to(int set, int sample) {
+    const std::vector<double> work_s = work_of(sample);
+    for (std::size_t k = 0; k < sections_.size(); ++k) load(k, set) += work_s[k];
+}
+
+int SetAssignment::add(int sample, int anchor_replica) {
+    const IndexRange sets = instance_.sets_of(anchor_replica);
+    if (sections_.empty()) return sets.first;
+    const std::vector<double> work_s = work_of(sample);
+    int best = sets.first;
+    double least = std::numeric_limits<double>::infinity();
+    for (int set = sets.first; set < sets.last; ++set) {
+        double fullest = 0;
+        for (std::size_t k = 0; k < sections_.size(); ++k)
+            if (work_s[k] > 0) fullest = std::max(fullest, load(k, set) + work_s[k]);
+        if (fullest >= least) continue;
+        least = fullest;
+        best = set;
+    }
+    for (std::size_t k = 0; k < sections_.size(); ++k) load(k, best) += work_s[k];
+    return best;
 }
 
 int Instance::first_stage(int section) const {
@@ -101,6 +164,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
         }
     }
     instance.bottleneck = bottleneck_of(instance, instance.section_of(instance.anchor));
+    instance.replica_sets = replica_sets_of(instance.stages, instance.shape(instance.anchor).replicas);
     return instance;
 }
 

@@ -36,7 +36,9 @@ public:
                 double here = 0;
                 for (const int i : items_.samples(item))
                     for (const int stage : lane) here += cost_[instance_.at(stage, i)];
-                double& end = done[instance_.replica_of(first, replica_of[item])];
+                // Of several replicas that serve the item's, the one that is free first takes it.
+                const IndexRange serving = instance_.serving(first, replica_of[item]);
+                double& end = *std::min_element(done.begin() + serving.first, done.begin() + serving.last);
                 end += here;
                 // What the item's first sample needs in the stages of the section beside the longest.
                 const double rest = (path_[item] - here) / static_cast<double>(items_.samples(item).size());

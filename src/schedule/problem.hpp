@@ -64,7 +64,7 @@ struct SampleCost {
 
 struct Problem {
     std::vector<StageShape> stages;
-    std::vector<EdgeShape> edges;  ///< acyclic, dp(to) a multiple of dp(from)
+    std::vector<EdgeShape> edges;  ///< acyclic; the replicas of one end are a multiple of the other's
     int lanes = 1;                 ///< a lane runs one task at a time: the ranks of a stage, together
     std::vector<SampleCost> samples;
     /// A backward of zero seconds means that there is none, as in times from a file. Otherwise every active

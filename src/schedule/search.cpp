@@ -26,6 +26,8 @@ constexpr int kOfOrder = kExchangePlaces + kMovePlace, kOfRule = kOfOrder + kOth
 constexpr int kAllKinds = kOfRule + kExchangeReplicas + kOtherReplica;
 /// DispatchRule::fed_s to draw from, in mean tasks of the anchor: from backwards first to forwards first.
 constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
+/// One of so many changes is of a sample's replica set, where its anchor replica has several.
+constexpr int kOfSets = 4;
 constexpr int kSeldom = 4;  ///< one of so many rules lets sources choose independently
 
 /// Returns the instance with upstream micro-batches of one sample, whose windows hold as many samples as
@@ -91,6 +93,7 @@ double Group::construct(const ConstructionRule& rule) {
     candidate.cut = rule.kinds == Kinds::apart ? 0 : static_cast<int>(cuts_.size()) - 1;
     const Cut& cut = cut_of(candidate);
     candidate.replica_of = cut.spread;
+    if (instance_.sets_of(0).size() > 1) candidate.set_of.assign(samples(), kByLoad);
     candidate.order = cut.orders[rule.order];
     candidate.rule.fed_s = rule.fed * cut.work.mean_s;
     candidate.rule.fair = rule.fair;
@@ -201,10 +204,14 @@ Solution Group::as_executed(Solution solution) {
 }
 
 /// One random change: two items change replicas or one changes its replica; two change places in the order
-/// or one moves in it; or another rule.
+/// or one moves in it; another rule; or a sample changes its replica set.
 Solution Group::varied(const Solution& solution, int last_replica) {
     Solution next = solution;
     const int n = static_cast<int>(next.order.size());
+    if (!next.set_of.empty() && random_.below(kOfSets) == 0) {
+        next.set_of[random_.below(samples())] = random_.below(instance_.sets_of(0).size() + 1) - 1;
+        return next;
+    }
     const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = random_.below(n);
     // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds a

@@ -16,12 +16,15 @@
 namespace maestro::schedule {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
+inline constexpr int kByLoad = -1;
 
 /// A solution of the search: list scheduling executes it.
 struct Solution {
     int cut = 0;                  ///< which of the group's cuts has its items
     std::vector<int> order;       ///< items, the most preferred first
     std::vector<int> replica_of;  ///< [item], of the anchor
+    std::vector<int> set_of;      ///< [sample], which of the sets of its anchor replica; kByLoad: by their
+                                  ///< loads; empty where each has one set
     DispatchRule rule;
 };
 
@@ -107,6 +110,7 @@ private:
     const Cut& cut_of(const Solution& solution) const { return cuts_[solution.cut]; }
     /// A neighbour of a solution; `last_replica`: see Outcome.
     Solution varied(const Solution& solution, int last_replica);
+    void assign_sets(const Solution& solution);
     void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
     double run(Trial& trial, const DispatchRule& rule, bool in_order);
     Outcome execute(const Solution& solution);
@@ -126,8 +130,10 @@ private:
     std::size_t next_ = 0;
     std::unique_ptr<Trial> single_trial_;
     std::vector<int> priority_, place_;  ///< place_: [sample], of its item in the order
+    std::vector<int> set_of_;            ///< [sample], its replica set
     std::vector<double> end_;
     std::vector<std::vector<int>> on_;                     ///< [anchor replica], items in order
+    std::vector<std::vector<int>> lists_;                  ///< [replica of a section], samples in order
     std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][replica], samples in forward order
 };
 

@@ -28,21 +28,20 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine), lists_(mac
                 if (instance.section_of(slots_[other].stage) == shape.section)
                     slot.chunks = slots_[other].chunks;
             // The anchor replicas that a replica serves are consecutive, so two numbers identify them.
-            slot.first_anchor = instance.first_anchor_of(static_cast<int>(s), r);
-            const int last = instance.first_anchor_of(static_cast<int>(s), r + 1);
-            slot.forwards.resize(slot.loss ? 1 : std::max(last - slot.first_anchor, 1));
+            const auto [first, last] = instance.anchors_of(static_cast<int>(s), r);
+            slot.first_anchor = first;
+            slot.forwards.resize(slot.loss ? 1 : last - first);
             // Only sources follow a sequence: their forwards need no inputs, so the next of the sequence can
             // start whenever the window allows it. A section between must take what arrives.
             const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
                                              [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
             if (source && !slot.loss) {
-                const auto same = served.emplace(std::pair(slot.first_anchor, last), sources_.size()).first;
+                const auto same = served.emplace(std::pair(first, last), sources_.size()).first;
                 slot.sources = static_cast<int>(same->second);
                 if (same->second == sources_.size()) sources_.emplace_back();
             }
             if (!slot.loss && !slot.follows)
-                for (int a = slot.first_anchor; a < last; ++a)
-                    upstream_[a].push_back(static_cast<int>(slots_.size()));
+                for (int a = first; a < last; ++a) upstream_[a].push_back(static_cast<int>(slots_.size()));
             on_lane_[shape.lane(r)].push_back(static_cast<int>(slots_.size()));
             slots_.push_back(std::move(slot));
         }
@@ -227,7 +226,8 @@ StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
         const Node& anchor = machine_.node(sequence[slot.followed]);
         for (const int sample : machine_.samples_of(anchor)) {
             const int node = machine_.node_of(slot.stage, sample);
-            if (node >= 0 && !machine_.node(node).started) return {node, backlog_end_s_[anchor.replica]};
+            if (node < 0 || machine_.node(node).replica != slot.replica) continue;
+            if (!machine_.node(node).started) return {node, backlog_end_s_[anchor.replica]};
         }
     }
     return smallest_backlog(slot);

@@ -169,7 +169,7 @@ def draw(seed, problem=None):
         size = {s: v["dp"] * v["tp"] * v["cp"] for s, v in layouts.items()}
         if not all(fits(HEADS.get(s, 12), numbers.kv_heads(s), v["tp"], v["cp"], v["cp_kind"]) for s, v in layouts.items()):
             continue
-        if any(layouts[down]["dp"] % layouts[up]["dp"] for up, down, _ in edges):
+        if any(layouts[down]["dp"] % layouts[up]["dp"] and layouts[up]["dp"] % layouts[down]["dp"] for up, down, _ in edges):
             continue
         shared = {s: other for i, s in enumerate(sections) for other in sections[:i] if size[s] == size[other] and layouts[s]["dp"] == layouts[other]["dp"] and dice.random() < 0.6}
         shared = {s: other for s, other in shared.items() if other not in shared}

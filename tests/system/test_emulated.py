@@ -57,6 +57,7 @@ def check_syncs(rows, syncs, steps):
     pytest.param(["section.vision.mode=forward", "section.vision.weights=random"], 4, marks=pytest.mark.nightly),
     (["section.language.layout.dp=1", "section.language.colocate_with=vision", "section.language.micro_batch=3"], 1),
     pytest.param(["emulated.message_scale=0.1", "run.precision=fp32"], 4, marks=pytest.mark.nightly),
+    pytest.param(["section.vision.layout.dp=3", "section.language.layout.dp=1"], 4, marks=pytest.mark.nightly),
 ])
 def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, ranks):
     values = [*SMALL, *values]

@@ -37,7 +37,6 @@ TEST(SectionGraph, DerivesRanksOrderAndGradients) {
         ASSERT_TRUE(refusals.empty()) << refusals[0].what;
         EXPECT_EQ(graph.world, 3);
         EXPECT_EQ(graph.order, (std::vector<int>{1, 0}));
-        EXPECT_EQ(graph.edges[0].fanout, 2);
         EXPECT_EQ(graph.edges[0].gradient, train);
         EXPECT_EQ(graph.sections[1].backward, train);
         EXPECT_TRUE(graph.sections[0].loss);
@@ -87,8 +86,8 @@ TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {
     const std::string text =
         refusals_of({section("vision", Kind::vision, 2), section("language", Kind::language, 3)},
                     {edge("vision", "language")});
-    EXPECT_THAT(
-        text, AllOf(HasSubstr("section.language.layout.dp"), HasSubstr("3/2"), HasSubstr("a multiple of 2")));
+    EXPECT_THAT(text, AllOf(HasSubstr("section.language.layout.dp"), HasSubstr("3/2"),
+                            HasSubstr("a multiple or a divisor of 2")));
     EXPECT_EQ(refusals_of({section("vision", Kind::vision, 2), section("language", Kind::language, 4)},
                           {edge("vision", "language")}),
               "");
@@ -142,7 +141,6 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
     EXPECT_EQ(graph.world, 3);
     EXPECT_EQ(graph.sections[1].first_rank, 1);
     EXPECT_EQ(graph.sections[2].first_rank, 1);
-    EXPECT_EQ(graph.edges[1].fanout, 2);
     EXPECT_THAT(launch_refusal(graph, 2), AllOf(HasSubstr("t 1, v 2, l with v"), HasSubstr("mpirun -n 3")));
 }
 

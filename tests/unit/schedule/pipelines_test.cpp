@@ -94,11 +94,10 @@ void hidden_states_to_the_last_stage(Problem& problem) {
 }
 
 TEST(Pipelines, KeepTheRulesOnRandomProblems) {
-    using schedule_test::random_problem;
     int floats = 0;
     int pipelined = 0, in_order = 0;  // plans with pipelines, and those that follow the order of wavefront
     for (std::uint64_t seed = 0; seed < 400; ++seed) {
-        const Problem single = seed % 2 == 0 ? random_problem(seed) : schedule_test::hard_problem(seed);
+        const Problem single = schedule_test::any_problem(seed);
         const bool colocated = single.stages.front().first_lane == single.stages.back().first_lane;
         std::vector<int> stages;
         for (std::size_t s = 0; s < single.stages.size(); ++s)

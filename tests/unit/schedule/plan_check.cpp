@@ -54,10 +54,9 @@ ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wro
 /// Samples go from a replica to those that it serves.
 void check_edges(const Problem& problem, const ReplicaOf& replica_of, Wrong& wrong) {
     for (const auto& e : problem.edges) {
-        const int fanout = problem.stages[e.to].replicas / problem.stages[e.from].replicas;
         for (const auto& [sample, up] : replica_of[e.from])
             if (const auto down = replica_of[e.to].find(sample);
-                down != replica_of[e.to].end() && down->second / fanout != up)
+                down != replica_of[e.to].end() && !serves(problem, e, up, down->second))
                 wrong.push_back(fmt::format("edge {} -> {}: sample {} goes from replica {} to {}", e.from,
                                             e.to, sample, up, down->second));
     }
@@ -103,6 +102,12 @@ void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
 }
 
 }  // namespace
+
+bool serves(const Problem& problem, const schedule::EdgeShape& edge, int up, int down) {
+    const int producers = problem.stages[edge.from].replicas, consumers = problem.stages[edge.to].replicas;
+    return consumers >= producers ? down / (consumers / producers) == up
+                                  : up / (producers / consumers) == down;
+}
 
 std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan) {
     if (static_cast<int>(plan.batches.size()) != problem.sections()) return {"a plan of other sections"};

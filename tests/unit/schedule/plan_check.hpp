@@ -14,4 +14,7 @@ namespace maestro::schedule_test {
 /// windows.
 std::vector<std::string> check_plan(const schedule::Problem& problem, const schedule::StepPlan& plan);
 
+/// Returns whether a replica of the edge's producer may send samples to this replica of its consumer.
+bool serves(const schedule::Problem& problem, const schedule::EdgeShape& edge, int up, int down);
+
 }  // namespace maestro::schedule_test

@@ -19,7 +19,6 @@ namespace maestro::schedule {
 namespace {
 
 using schedule_test::check_plan;
-using schedule_test::hard_problem;
 using schedule_test::random_problem;
 using schedule_test::two_lanes;
 
@@ -60,7 +59,7 @@ TEST(Rules, SeeWhatAnExecutionBreaks) {
 
 TEST(Policies, KeepTheRulesOnRandomProblems) {
     for (std::uint64_t seed = 0; seed < 4000; ++seed) {
-        const Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
+        const Problem problem = schedule_test::any_problem(seed);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
             const StepPlan plan = make_plan(policy, problem, 7, 20);
@@ -72,7 +71,7 @@ TEST(Policies, KeepTheRulesOnRandomProblems) {
 
 TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {
     for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-        const Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
+        const Problem problem = schedule_test::any_problem(seed);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
             const StepPlan plan = make_plan(policy, problem, 7, 20);
@@ -82,14 +81,15 @@ TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {
     }
 }
 
-/// As random_problem, but small, of single samples and without windows: what the exact solver takes.
-Problem tiny_problem(std::uint64_t seed) {
+/// As random_problem, but small, of single samples and without windows: what the exact solver takes. With
+/// fan-in, sections upstream have twice the replicas of the last one.
+Problem tiny_problem(std::uint64_t seed, bool fan_in = false) {
     Problem problem = random_problem(seed);
     int lane = 0;
     const int most = seed % 2 == 0 ? 1 : 2;
+    const int last = std::min(problem.stages.back().replicas, 2);
     for (auto& s : problem.stages) {
-        s.replicas = std::min(s.replicas, s.loss ? 2 : most);
-        if (problem.stages.back().replicas == 1) s.replicas = 1;
+        s.replicas = s.loss ? last : fan_in ? 2 * last : std::min({s.replicas, last, most});
         s.micro_batch = 1;
         s.window = 0;
         s.first_lane = lane;
@@ -100,22 +100,59 @@ Problem tiny_problem(std::uint64_t seed) {
     return problem;
 }
 
-TEST(Wavefront, IsAsShortAsTheExactSolverFindsForTinyProblems) {
+/// Expects plans of tiny problems to be within 0.5% of the shortest on average, and none to be longer than
+/// `longest` times that.
+void expect_shortest(bool fan_in, double longest) {
     double ours = 0, best = 0;
     int proven = 0;
     for (std::uint64_t seed = 0; seed < 150; ++seed) {
-        const Problem problem = tiny_problem(seed);
+        const Problem problem = tiny_problem(seed, fan_in);
         const StepPlan plan = plan_wavefront(problem, 1);
         const auto exact = schedule_test::shortest(problem, plan.makespan_s * (1 + 1e-9), 300'000);
         if (!exact.proven) continue;
         ++proven;
         ASSERT_GE(exact.makespan_s, plan.lower_bound_s * (1 - 1e-9)) << "the bound is none, seed " << seed;
-        ASSERT_LE(plan.makespan_s, exact.makespan_s * 1.1) << "seed " << seed;
+        ASSERT_LE(plan.makespan_s, exact.makespan_s * longest) << "seed " << seed;
         ours += plan.makespan_s;
         best += exact.makespan_s;
     }
     EXPECT_GE(proven, 120);
     EXPECT_LE(ours / best, 1.005);
+}
+
+TEST(Wavefront, IsAsShortAsTheExactSolverFindsForTinyProblems) {
+    expect_shortest(false, 1.1);
+}
+
+TEST(Wavefront, ChoosesReplicasUpstreamAsWellAsTheExactSolver) {
+    expect_shortest(true, 1.15);
+}
+
+/// List scheduling: the fullest replica was the least loaded one when it got its last sample.
+TEST(Policies, LevelTheReplicasUpstreamOfOne) {
+    int compared = 0;
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        const Problem problem = schedule_test::with_fan_in(random_problem(seed), seed);
+        if (problem.sections() != 2) continue;
+        const int fan_in = problem.stages[0].replicas / problem.stages[1].replicas;
+        const StepPlan plan = make_plan("lpt", problem, 1);
+        double longest = 0;
+        for (const SampleCost& sample : problem.samples)
+            longest = std::max(longest, sample.stages[0].forward_s + sample.stages[0].backward_s);
+        std::vector<double> load(plan.batches[0].size(), 0.0);
+        for (std::size_t r = 0; r < load.size(); ++r)
+            for (const MicroBatch& batch : plan.batches[0][r])
+                for (const std::int64_t id : batch.samples)
+                    for (const SampleCost& sample : problem.samples)
+                        if (sample.id == id)
+                            load[r] += sample.stages[0].forward_s +
+                                       (problem.stages[0].backward ? sample.stages[0].backward_s : 0);
+        for (auto first = load.begin(); fan_in > 1 && first != load.end(); first += fan_in, ++compared) {
+            const auto [least, most] = std::minmax_element(first, first + fan_in);
+            ASSERT_LE(*most - *least, longest * (1 + 1e-9)) << "seed " << seed;
+        }
+    }
+    EXPECT_GT(compared, 20);
 }
 
 /// Sections need not have their lanes in the order of their numbers: with those of the problem in reverse,

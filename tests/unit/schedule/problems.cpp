@@ -1,5 +1,6 @@
 #include "unit/schedule/problems.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -142,6 +143,25 @@ Problem hard_problem(std::uint64_t seed) {
                 if (dice.up_to(3) == 0) cost.backward_s = 0;
     }
     return problem;
+}
+
+Problem with_fan_in(Problem problem, std::uint64_t seed) {
+    if (problem.stages.front().first_lane == problem.stages.back().first_lane) return problem;
+    Dice dice(seed + 2'000'000);
+    const auto loss = std::find_if(problem.stages.begin(), problem.stages.end(),
+                                   [](const StageShape& s) { return s.loss; });
+    for (auto s = problem.stages.begin(); s != loss; ++s) s->replicas = loss->replicas << dice.up_to(3);
+    problem.lanes = 0;
+    for (StageShape& s : problem.stages) {
+        s.first_lane = problem.lanes;
+        problem.lanes += s.replicas;
+    }
+    return problem;
+}
+
+Problem any_problem(std::uint64_t seed) {
+    Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
+    return seed % 5 < 2 ? with_fan_in(std::move(problem), seed) : problem;
 }
 
 Problem in_pipelines(const Problem& single, const std::vector<Pipeline>& pipelines) {

@@ -15,6 +15,11 @@ schedule::Problem two_lanes(std::uint64_t seed, double load, double share);
 /// As random_problem, with what makes it hard: windows down to one micro-batch, links that take time, times
 /// from outside where a zero is no task, a section that feeds two levels, a second section with a loss.
 schedule::Problem hard_problem(std::uint64_t seed);
+/// The same problem with fan-in: the sections upstream of the first one with a loss have once, twice or four
+/// times its replicas. Colocated problems stay as they are.
+schedule::Problem with_fan_in(schedule::Problem problem, std::uint64_t seed);
+/// Each kind in turn, by the seed: random_problem or hard_problem, two in five with_fan_in.
+schedule::Problem any_problem(std::uint64_t seed);
 
 /// How a section is cut into stages.
 struct Pipeline {

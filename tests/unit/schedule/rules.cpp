@@ -7,6 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "unit/schedule/plan_check.hpp"
+
 namespace maestro::schedule_test {
 
 namespace {
@@ -203,13 +205,12 @@ private:
     }
 
     void check_edge(const EdgeShape& e) {
-        const int fanout = problem_.stages[at(e.to)].replicas / problem_.stages[at(e.from)].replicas;
         // Samples that two micro-batches share are transferred together.
         std::map<std::pair<const Batch*, const Batch*>, double> transfers;
         for (const SampleCost& sample : problem_.samples) {
             if (!cost(sample, e.from).active || !cost(sample, e.to).active) continue;
             const Batch &up = *holder_.at({e.from, sample.id}), &down = *holder_.at({e.to, sample.id});
-            if (down.replica / fanout != up.replica)
+            if (!serves(problem_, e, up.replica, down.replica))
                 complain("sample {} goes from replica {} to {}", sample.id, up.replica, down.replica);
             transfers[{&up, &down}] += cost(sample, e.from).transfer_s;
         }

@@ -196,7 +196,6 @@ TEST(Scenario, OtherSectionsAreCheckedAndDerivedAnew) {
     const Scenario other = with_sections(base, sections, refusals);
     EXPECT_TRUE(refusals.empty());
     EXPECT_EQ(other.graph.world, 3);
-    EXPECT_EQ(other.graph.edges[0].fanout, 2);
     EXPECT_EQ(other.models, base.models);
     sections[0].layout.dp = 3;  // no multiple of it
     sections[1].layout.tp = 3;  // does not divide the heads
