@@ -8,6 +8,7 @@
 #include "schedule/bounds.hpp"
 #include "schedule/choosers.hpp"
 #include "schedule/load_heap.hpp"
+#include "schedule/parts.hpp"
 #include "schedule/plan_builder.hpp"
 
 namespace maestro::schedule {
@@ -68,18 +69,20 @@ bool halve(const Instance& instance, InFlight& in_flight) {
     return true;
 }
 
-/// Plans a step in which every section takes the samples in `order`. The samples of a micro-batch may be too
-/// far apart in it for an upstream window. Smaller micro-batches always run in the end: with one sample each,
-/// taken through chunks one by one, the first sample that is not done can always proceed.
+/// Plans a step in which every section takes the samples in `order`, its parts by `sharing`. The samples of a
+/// micro-batch may be too far apart in it for an upstream window. Smaller micro-batches always run in the
+/// end: with one sample each, taken through chunks one by one, the first sample that is not done can always
+/// proceed.
 StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
-                       const std::vector<int>& order, const std::vector<int>& set_of) {
+                       const std::vector<int>& order, const std::vector<int>& set_of, Sharing sharing) {
     InFlight in_flight{.sizes = {}, .at_once = std::max(instance.samples, 1)};
     for (int s = 0; s < instance.sections(); ++s)
         in_flight.sizes.push_back(instance.shape(instance.last_stage(s)).micro_batch);
     // Executing is the test, because no simple condition on windows and sizes is exact. Sizes are halved, so
     // that it takes few executions.
     for (bool window_limited = false;; window_limited = true) {
-        const std::vector<Batches> batches = cut(instance, order, set_of, in_flight.sizes);
+        std::vector<Batches> batches = cut(instance, order, set_of, in_flight.sizes);
+        assign_parts(instance, sharing, batches);
         Machine machine(instance, batches);
         ListOrder chooser(machine, in_flight.at_once);
         std::vector<Executed> executed;
@@ -109,7 +112,7 @@ StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
         const IndexRange sets = instance.sets_of(i % replicas);
         set_of[i] = sets.first + i / replicas % sets.size();
     }
-    return plan_in_order(problem, step, instance, order, set_of);
+    return plan_in_order(problem, step, instance, order, set_of, Sharing::in_turn);
 }
 
 StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
@@ -129,7 +132,7 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     LoadHeap least_loaded(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
     SetAssignment sets(instance);
     for (const int i : order) set_of[i] = sets.add(i, least_loaded.add_to_least(seconds(i)));
-    return plan_in_order(problem, step, instance, order, set_of);
+    return plan_in_order(problem, step, instance, order, set_of, Sharing::by_cost);
 }
 
 }  // namespace maestro::schedule

@@ -117,21 +117,20 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
         tails_of.push_back(paths.tail(i, stage));
     }
     // Some replicas have no job then, so that only the longest job bounds the makespan.
-    if (jobs.size() < static_cast<std::size_t>(shape.replicas))
+    const int machines = shape.machines();
+    if (jobs.size() < static_cast<std::size_t>(machines))
         return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
-    double first = idle_at_end(heads_of, shape.replicas), last = idle_at_end(tails_of, shape.replicas);
+    double first = idle_at_end(heads_of, machines), last = idle_at_end(tails_of, machines);
     // Edges by which samples enter the section, at this stage or before it.
     std::vector<EdgeShape> entries;
     for (const EdgeShape& e : problem.edges)
         if (e.to <= static_cast<int>(stage) && problem.stages[e.to].section == shape.section &&
             problem.stages[e.from].section != shape.section &&
-            problem.stages[e.from].replicas <= shape.replicas)
+            machines % problem.stages[e.from].machines() == 0)
             entries.push_back(e);
     // Machines wait for every upstream section, hence also for the mean of several sections with the same
     // fanout. With fan-in no two machines wait for the same replica, and their heads tell all.
-    const auto fanout_of = [&](const EdgeShape& e) {
-        return shape.replicas / problem.stages[e.from].replicas;
-    };
+    const auto fanout_of = [&](const EdgeShape& e) { return machines / problem.stages[e.from].machines(); };
     std::map<int, int> entries_of;  // fanout -> entries
     for (const EdgeShape& e : entries) ++entries_of[fanout_of(e)];
     const auto waits = [&](const auto& counts, int fanout, double share) {
@@ -149,9 +148,8 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
                 after[k] += share * *tail_s;
                 if (returns(problem, sample, e)) backwards[k] += share * cost.backward_s;
             }
-        first =
-            std::max(first, idle(heads_of, std::move(forwards), std::move(before), shape.replicas, fanout));
-        last = std::max(last, idle(tails_of, std::move(backwards), std::move(after), shape.replicas, fanout));
+        first = std::max(first, idle(heads_of, std::move(forwards), std::move(before), machines, fanout));
+        last = std::max(last, idle(tails_of, std::move(backwards), std::move(after), machines, fanout));
     };
     for (const auto& [fanout, count] : entries_of) {
         const auto of_fanout = [&, fanout = fanout](const EdgeShape& e) { return fanout_of(e) == fanout; };
@@ -163,10 +161,9 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
     // Each machine's time is at least its idle time before its first job, its work, and the time after its
     // last job. Summed over the machines that is at most their number times the makespan.
     const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
-    const double subset = std::max(subset_bound(jobs, heads_of, tails_of, shape.replicas),
-                                   assignment_bound(jobs, heads_of, tails_of, shape.replicas));
-    return std::max(
-        subset, std::max((work + first + last) / shape.replicas, pairing(std::move(jobs), shape.replicas)));
+    const double subset = std::max(subset_bound(jobs, heads_of, tails_of, machines),
+                                   assignment_bound(jobs, heads_of, tails_of, machines));
+    return std::max(subset, std::max((work + first + last) / machines, pairing(std::move(jobs), machines)));
 }
 
 /// Returns the load of a section on the lanes that these stages of it share.
@@ -195,7 +192,7 @@ std::vector<double> loads(const Problem& problem) {
     std::vector<double> load(problem.stages.size(), 0.0);
     for (std::size_t s = 0; s < load.size(); ++s) {
         for (const auto& sample : problem.samples) load[s] += total(problem, sample, s);
-        load[s] /= problem.stages[s].replicas;
+        load[s] /= problem.stages[s].machines();
     }
     return load;
 }

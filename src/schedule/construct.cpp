@@ -83,7 +83,8 @@ void Work::set(int item, const Instance& instance, std::span<const int> samples)
     other_work[item] = 0;
     const int section = instance.section_of(instance.anchor);
     for (const int i : samples) {
-        for (const int s : instance.bottleneck) anchor_s[item] += instance.total(s, i);
+        for (const int s : instance.bottleneck)
+            anchor_s[item] += instance.total(s, i) / instance.shape(s).parts;
         other_work[item] |= instance.other_work[i];
         // The keys of sorting need not be exact: sums over all sections stand for the longest path through
         // them.

@@ -1,6 +1,7 @@
 // How a group executes a solution: search.hpp.
 #include <algorithm>
 
+#include "schedule/parts.hpp"
 #include "schedule/search.hpp"
 
 namespace maestro::schedule {
@@ -84,6 +85,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             section_batches.close_replica();
         }
     }
+    assign_parts(one_by_one && bundles_ ? single_ : instance_, Sharing::by_cost, batches);
 }
 
 double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {

@@ -35,8 +35,8 @@ namespace {
 /// replicas are in one set more than others.
 constexpr std::int64_t kMostSets = 64;
 
-/// Any multiple of the anchor's replicas is correct that leaves no replica without a set: because the replicas of two sections
-/// that an edge joins divide each other, two of a set always serve each other.
+/// Any multiple of the anchor's replicas is correct that leaves no replica without a set: because the
+/// replicas of two sections that an edge joins divide each other, two of a set always serve each other.
 int replica_sets_of(const std::vector<StageShape>& stages, int anchor_replicas) {
     std::int64_t even = 1;
     int most = 1;
@@ -64,7 +64,8 @@ std::vector<double> SetAssignment::work_of(int sample) const {
     std::vector<double> work_s(sections_.size(), 0.0);
     for (std::size_t k = 0; k < sections_.size(); ++k)
         for (int s = instance_.first_stage(sections_[k]); s <= instance_.last_stage(sections_[k]); ++s)
-            work_s[k] += instance_.total(s, sample) / instance_.shape(s).lane_stride;
+            work_s[k] +=
+                instance_.total(s, sample) / instance_.shape(s).lane_stride / instance_.shape(s).parts;
     return work_s;
 }
 

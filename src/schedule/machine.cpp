@@ -61,12 +61,9 @@ void Machine::build(const std::vector<Batches>& batches) {
                 node.first_sample = list.samples[sample];
                 node.samples_first = sample;
                 node.samples_last = list.ends[batch];
-                for (; sample < list.ends[batch]; ++sample) {
-                    const std::size_t at = instance.at(static_cast<int>(s), list.samples[sample]);
-                    node.forward_s += instance.forward[at];
-                    node.backward_s += instance.backward[at];
-                    node_of_[at] = static_cast<int>(nodes_.size());
-                }
+                set_times(node, list);
+                for (; sample < list.ends[batch]; ++sample)
+                    node_of_[instance.at(node.stage, list.samples[sample])] = static_cast<int>(nodes_.size());
                 node.has_backward = shape.backward && (node.backward_s > 0 || !instance.zero_is_none);
                 tasks_ += node.has_backward ? 2 : 1;
                 nodes_.push_back(node);
@@ -80,6 +77,21 @@ void Machine::build(const std::vector<Batches>& batches) {
     events_.clear();
     waiting_.clear();
     link(batches);
+}
+
+/// The parts of a lane run at the same time, and the longest of them ends the task.
+void Machine::set_times(Node& node, const Batches& batches) {
+    const bool parted = !batches.parts.empty();
+    part_forward_s_.assign(parted ? instance_.shape(node.stage).parts : 1, 0.0);
+    part_backward_s_ = part_forward_s_;
+    for (int k = node.samples_first; k < node.samples_last; ++k) {
+        const std::size_t at = instance_.at(node.stage, batches.samples[k]);
+        const int part = parted ? batches.parts[k] : 0;
+        part_forward_s_[part] += instance_.forward[at];
+        part_backward_s_[part] += instance_.backward[at];
+    }
+    node.forward_s = *std::max_element(part_forward_s_.begin(), part_forward_s_.end());
+    node.backward_s = *std::max_element(part_backward_s_.begin(), part_backward_s_.end());
 }
 
 void Machine::link(const std::vector<Batches>& batches) {

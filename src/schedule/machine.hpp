@@ -18,6 +18,7 @@ struct Batches {
     std::vector<int> samples;          ///< of the instance
     std::vector<int> ends;             ///< of each micro-batch, in samples
     std::vector<int> replica_ends{0};  ///< [replicas + 1], in micro-batches
+    std::vector<int> parts;            ///< of the lane, of each sample; empty if the lane has one
     void close_batch() { ends.push_back(static_cast<int>(samples.size())); }
     void close_replica() { replica_ends.push_back(static_cast<int>(ends.size())); }
 };
@@ -131,6 +132,7 @@ private:
         double delay_s = 0;
     };
     void link(const std::vector<Batches>& batches);
+    void set_times(Node& node, const Batches& batches);
     std::size_t slot(const Node& n) const { return slots_[n.stage] + n.replica; }
     void touch(int lane) {
         if (touched_[lane]) return;
@@ -177,6 +179,7 @@ private:
     std::vector<int> waiting_;  ///< turns of the lanes that choose next
     std::vector<char> touched_, busy_;
     std::size_t tasks_ = 0;
+    std::vector<double> part_forward_s_, part_backward_s_;  ///< of one node
 };
 
 template <class Chooser>

@@ -72,6 +72,7 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const Batches& section = batches[s];
         const int replicas = static_cast<int>(plan_.batches[s].size()) / groups_;
+        const int parts = instance.shape(instance.first_stage(static_cast<int>(s))).parts;
         // A group has the same share of every section's replicas, and the groups' replicas follow one
         // another.
         int sample = 0, batch = 0;
@@ -79,8 +80,13 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             auto& list = plan_.batches[s][group * replicas + r];
             for (; batch < section.replica_ends[r + 1]; ++batch) {
                 MicroBatch& micro = list.emplace_back();
-                for (; sample < section.ends[batch]; ++sample)
-                    micro.samples.push_back(instance.ids[section.samples[sample]]);
+                for (int part = 0; part < parts; ++part) {
+                    for (int k = sample; k < section.ends[batch]; ++k)
+                        if (parts == 1 || section.parts[k] == part)
+                            micro.samples.push_back(instance.ids[section.samples[k]]);
+                    if (parts > 1) micro.part_ends.push_back(static_cast<int>(micro.samples.size()));
+                }
+                sample = section.ends[batch];
             }
         }
     }

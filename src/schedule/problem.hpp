@@ -5,6 +5,10 @@
 // of several, run these micro-batches. A pipeline has several lanes in every replica, one for each pipeline
 // rank. Stages take these lanes in turn: with as many stages as lanes each has its own, with more of them
 // (chunks, the virtual stages of Megatron) every lane has several.
+//
+// Several replicas of a section may share a lane, as those of an encoder do that runs on the ranks of a
+// language model with more tensor parallelism. They run every micro-batch together, each one a part of its
+// samples, and count as one replica here: one with several parts.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +27,8 @@ struct StageShape {
     int lane_stride = 1;  ///< from a replica to the next: the lanes of a replica. Stage k of the section runs
                           ///< on lane k mod lane_stride of its replica
     int chunks = 1;       ///< stages of the section on each of these lanes
-    int micro_batch = 1;  ///< samples
+    int parts = 1;        ///< of a lane, each of which has samples of every micro-batch to itself
+    int micro_batch = 1;  ///< samples, of all parts together; a multiple of `parts`
     int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
@@ -35,6 +40,8 @@ struct StageShape {
     int lane(int replica) const { return first_lane + replica * lane_stride; }
     /// Returns the replica whose lane this is, which must be one of the stage's.
     int replica_on(int lane) const { return (lane - first_lane) / lane_stride; }
+    /// Returns how many samples the stage may work on at a time.
+    int machines() const { return replicas * parts; }
     bool pipelined() const { return lane_stride > 1 || chunks > 1; }
     /// Returns the samples in flight per replica if micro-batches are full; at most 2^30.
     int window_samples() const {

@@ -74,9 +74,10 @@ std::optional<double> SamplePaths::inner_tail(std::size_t sample, std::size_t fr
     return sum;
 }
 
-/// Within a section the tasks of a micro-batch take the sum of its samples' times, so that every sample adds
-/// its own. Another section may have other micro-batches: there the micro-batch waits for each of its
-/// samples, hence also for their mean, of which a sample is at least the part 1 / micro_batch.
+/// Within a section the tasks of a micro-batch take at least the sum of its samples' times divided by the
+/// parts of a lane, so that every sample adds its share of that. Another section may have other
+/// micro-batches: there the micro-batch waits for each of its samples, hence also for their mean, of which a
+/// sample is at least the part 1 / micro_batch.
 std::vector<double> SamplePaths::in_flight() const {
     std::vector<double> sum(stages_, 0.0);
     // Of a sample by itself, and what it adds to its micro-batch: from the end of the forward to the start of
@@ -88,6 +89,9 @@ std::vector<double> SamplePaths::in_flight() const {
         const auto own_s = [&](std::size_t s) {
             return sample.stages[s].forward_s +
                    (problem_.runs_backward(sample, s) ? sample.stages[s].backward_s : 0);
+        };
+        const auto share_s = [&](std::size_t s, double seconds) {
+            return seconds / problem_.stages[s].parts;
         };
         // From the losses to the sources: what follows a stage is known before it.
         for (auto e = edges_.rbegin(); e != edges_.rend(); ++e) {
@@ -104,12 +108,12 @@ std::vector<double> SamplePaths::in_flight() const {
             const double forward_s = sample.stages[to].forward_s;
             alone[from] =
                 std::max(alone[from], transfer_s + latency_s + (back ? own_s(to) + alone[to] : forward_s));
-            const double part_s =
-                latency_s / shape.micro_batch + transfer_s + (back ? own_s(to) + added[to] : forward_s);
+            const double part_s = latency_s / shape.micro_batch + transfer_s +
+                                  (back ? share_s(to, own_s(to)) + added[to] : share_s(to, forward_s));
             added[from] = std::max(added[from], inner ? part_s : alone[from] / shape.micro_batch);
         }
         for (std::size_t s = 0; s < stages_; ++s)
-            if (sample.stages[s].active) sum[s] += own_s(s) + added[s];
+            if (sample.stages[s].active) sum[s] += share_s(s, own_s(s)) + added[s];
     }
     return sum;
 }

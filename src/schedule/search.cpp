@@ -38,6 +38,12 @@ Instance singly(Instance instance) {
         StageShape& shape = instance.stages[s];
         shape.window = shape.window_samples();
         shape.micro_batch = 1;
+        // As if every sample were divided among the parts of a lane.
+        for (int i = 0; i < instance.samples && shape.parts > 1; ++i) {
+            instance.forward[instance.at(s, i)] /= shape.parts;
+            instance.backward[instance.at(s, i)] /= shape.parts;
+        }
+        shape.parts = 1;
     }
     return instance;
 }

@@ -76,6 +76,8 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
             for (const MicroBatch& batch : replica) {
                 for (const std::int64_t id : batch.samples)
                     batches[s].samples.push_back(static_cast<int>(place.at(id)));
+                for (int part = 0; part < static_cast<int>(batch.part_ends.size()); ++part)
+                    batches[s].parts.insert(batches[s].parts.end(), batch.of_part(part).size(), part);
                 batches[s].close_batch();
             }
             batches[s].close_replica();

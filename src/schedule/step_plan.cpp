@@ -32,6 +32,12 @@ private:
 
 }  // namespace
 
+std::span<const std::int64_t> MicroBatch::of_part(int part) const {
+    if (part_ends.empty()) return samples;
+    const int first = part == 0 ? 0 : part_ends[part - 1];
+    return std::span(samples).subspan(first, part_ends[part] - first);
+}
+
 std::vector<std::int64_t> encode(const StepPlan& plan) {
     // Doubles travel as their bits: every rank decodes the same plan bit for bit, and one broadcast of one
     // type carries it.
@@ -49,6 +55,8 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
             for (const auto& batch : replica) {
                 count(batch.samples);
                 words.insert(words.end(), batch.samples.begin(), batch.samples.end());
+                count(batch.part_ends);
+                words.insert(words.end(), batch.part_ends.begin(), batch.part_ends.end());
             }
         }
     }
@@ -81,6 +89,18 @@ StepPlan decode(std::span<const std::int64_t> words) {
             for (auto& batch : replica) {
                 batch.samples.resize(in.count());
                 for (auto& sample : batch.samples) sample = in.word();
+                batch.part_ends.resize(in.count());
+                std::int64_t before = 0;
+                const auto samples = static_cast<std::int64_t>(batch.samples.size());
+                for (int& end : batch.part_ends) {
+                    const std::int64_t next = in.word();
+                    MAESTRO_CHECK(before <= next && next <= samples, "a part of {} samples ends at {}",
+                                  samples, next);
+                    before = next;
+                    end = static_cast<int>(next);
+                }
+                MAESTRO_CHECK(batch.part_ends.empty() || before == samples,
+                              "the parts of a micro-batch have {} of {} samples", before, samples);
             }
         }
     }

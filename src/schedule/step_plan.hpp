@@ -12,7 +12,10 @@ namespace maestro::schedule {
 enum class Phase : int { forward = 0, backward = 1 };
 
 struct MicroBatch {
-    std::vector<std::int64_t> samples;  ///< ids
+    std::vector<std::int64_t> samples;  ///< ids, part after part
+    std::vector<int> part_ends = {};    ///< of the samples of each part of the lane; empty if it has one
+    /// Returns the samples of a part of the lane.
+    std::span<const std::int64_t> of_part(int part) const;
     bool operator==(const MicroBatch&) const = default;
 };
 

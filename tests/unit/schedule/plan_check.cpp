@@ -22,6 +22,17 @@ using schedule::Task;
 using Wrong = std::vector<std::string>;
 using ReplicaOf = std::vector<std::map<std::int64_t, int>>;  ///< [section], by sample
 
+/// No part of a lane has more than its share of a full micro-batch.
+void check_parts(const schedule::StageShape& shape, const MicroBatch& batch, Wrong& wrong) {
+    if (batch.part_ends.size() != (shape.parts > 1 ? static_cast<std::size_t>(shape.parts) : 0)) {
+        wrong.push_back(fmt::format("{} parts, {} expected", batch.part_ends.size(), shape.parts));
+        return;
+    }
+    for (int part = 0; part < shape.parts; ++part)
+        if (static_cast<int>(batch.of_part(part).size()) * shape.parts > shape.micro_batch)
+            wrong.push_back(fmt::format("a part has {} samples", batch.of_part(part).size()));
+}
+
 /// Every active sample once per section, in micro-batches of an allowed size.
 ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
     ReplicaOf replica_of(problem.stages.size());
@@ -33,6 +44,7 @@ ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wro
                     static_cast<int>(batch.samples.size()) > problem.stages[s].micro_batch)
                     wrong.push_back(
                         fmt::format("section {}: a micro-batch of {} samples", s, batch.samples.size()));
+                check_parts(problem.stages[s], batch, wrong);
                 for (const auto sample : batch.samples)
                     if (!replica_of[s].emplace(sample, static_cast<int>(r)).second)
                         wrong.push_back(fmt::format("section {}: sample {} twice", s, sample));

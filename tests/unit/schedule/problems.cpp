@@ -159,9 +159,19 @@ Problem with_fan_in(Problem problem, std::uint64_t seed) {
     return problem;
 }
 
+Problem with_parts(Problem problem, std::uint64_t seed) {
+    Dice dice(seed + 3'000'000);
+    for (StageShape& s : problem.stages) {
+        s.parts = 1 + dice.up_to(4);
+        s.micro_batch *= s.parts;
+    }
+    return problem;
+}
+
 Problem any_problem(std::uint64_t seed) {
     Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
-    return seed % 5 < 2 ? with_fan_in(std::move(problem), seed) : problem;
+    if (seed % 5 < 2) problem = with_fan_in(std::move(problem), seed);
+    return seed / 2 % 4 == 0 ? with_parts(std::move(problem), seed) : problem;
 }
 
 Problem in_pipelines(const Problem& single, const std::vector<Pipeline>& pipelines) {

@@ -33,6 +33,7 @@ struct Span {
 struct Batch {
     int stage = 0, replica = 0, index = 0;
     std::vector<const SampleCost*> samples;
+    std::vector<std::size_t> part_ends;  ///< of the samples of each part of the lane
     std::vector<Span> forward, backward;
 };
 
@@ -51,6 +52,9 @@ public:
                     batch.index = b;
                     for (const std::int64_t id : batches[at(r)][at(b)].samples)
                         batch.samples.push_back(sample_of.at(id));
+                    const auto& ends = batches[at(r)][at(b)].part_ends;
+                    batch.part_ends.assign(ends.begin(), ends.end());
+                    if (ends.empty()) batch.part_ends.push_back(batch.samples.size());
                 }
         }
     }
@@ -107,10 +111,16 @@ private:
         if (batch.forward.size() != 1) complain("{}: {} forwards", name(batch), batch.forward.size());
         if (batch.backward.size() != (due_backward(batch) ? 1U : 0U))
             complain("{}: {} backwards", name(batch), batch.backward.size());
-        double forward = 0, backward = 0;
-        for (const SampleCost* sample : batch.samples) {
-            forward += cost(*sample, batch.stage).forward_s;
-            backward += cost(*sample, batch.stage).backward_s;
+        double forward = 0, backward = 0;  // of the longest part
+        std::size_t sample = 0;
+        for (const std::size_t end : batch.part_ends) {
+            double part_forward = 0, part_backward = 0;
+            for (; sample < end; ++sample) {
+                part_forward += cost(*batch.samples[sample], batch.stage).forward_s;
+                part_backward += cost(*batch.samples[sample], batch.stage).backward_s;
+            }
+            forward = std::max(forward, part_forward);
+            backward = std::max(backward, part_backward);
         }
         for (const Span& s : batch.forward)
             if (std::abs(s.end_s - s.start_s - forward) > kRounding)
