@@ -49,8 +49,8 @@ class Steps:
 @dataclass
 class Timeline:
     """One row per task. Times are in seconds since the start of the run; `wait_s` is the time spent waiting before `start_s`, and
-    `weights_s` that spent waiting for updated weights between `start_s` and `end_s`. `rank` is the leader of the ranks that run the task
-    together, and `stage` the index of the stage within its section."""
+    `weights_s` that spent waiting for updated weights between `start_s` and `end_s`. `rank` is the first of the ranks that run the replica's
+    task together, and `stage` the index of the stage within its section."""
 
     section: np.ndarray
     replica: np.ndarray

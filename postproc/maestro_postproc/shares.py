@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .tasks import idle_shares
+from .tasks import idle_shares, on_every_rank
 
 
 @dataclass
@@ -52,7 +52,7 @@ def section_shares(run, skip=1):
     steps_s = float(run.steps.time_s[np.isin(run.steps.step, chosen)].sum())
     rows = run.timeline.select(np.isin(run.timeline.step, chosen))
     ranks = np.unique(run.timeline.rank)
-    idle = dict(zip(ranks, idle_shares(rows, ranks)))
+    idle = dict(zip(ranks, idle_shares(on_every_rank(rows), ranks)))
 
     def share_of(mask_of):
         return _share(run.timeline.rank[mask_of(run.timeline)], rows.select(mask_of(rows)), idle, steps_s, max(1, len(chosen)))

@@ -54,6 +54,24 @@ def _shifted(rows, shifts):
     return replace(rows, start_s=rows.start_s + by, end_s=rows.end_s + by)
 
 
+def on_every_rank(rows):
+    """Returns `rows` with the tasks of a replica on each rank that records tasks, not on its first alone. Where several replicas of a
+    section share a lane, their first ranks record their tasks, but those of a colocated section with one replica there are recorded by
+    the first rank of the lane."""
+    ranks = np.unique(rows.rank)
+    recorders = {int(section): np.unique(rows.rank[rows.section == section]) for section in np.unique(rows.section)}
+    # A section has the ranks from its first one to the first one of the next section.
+    begins = np.array(sorted({int(of[0]) for of in recorders.values()}))
+    chosen, at = [], []
+    for section, of in recorders.items():
+        later = begins[begins > of[0]]
+        for rank in ranks[(ranks >= of[0]) & (ranks < (later[0] if len(later) else np.inf))]:
+            index = np.flatnonzero((rows.section == section) & (rows.rank == of[of <= rank].max()))
+            chosen.append(index)
+            at.append(np.full(len(index), rank))
+    return replace(rows.select(np.concatenate(chosen)), rank=np.concatenate(at))
+
+
 def origin(rows):
     """The time at which the first task, or the wait before it, begins."""
     return float((rows.start_s - rows.wait_s).min())

@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from .figures import COLOURS, GREY, SYNC_COLOURS, new_figure, save
 from .run import BACKWARD, KINDS, PHASES
-from .tasks import gaps, idle_shares, of_rank, origin, syncs_of, tasks_of, waits
+from .tasks import gaps, idle_shares, of_rank, on_every_rank, origin, syncs_of, tasks_of, waits
 
 
 def plot_timeline(runs, steps, path):
@@ -17,7 +17,7 @@ def plot_timeline(runs, steps, path):
     Grey is the time spent waiting before a task. If a section has several stages, it is all idle time (tasks.py), whose share is
     written beside each row. Where sums of gradients and gathers of weights were recorded, a thin row below the tasks of a rank shows
     when they were under way."""
-    tables = [tasks_of(run, chosen) for run, chosen in zip(runs, steps)]
+    tables = [on_every_rank(tasks_of(run, chosen)) for run, chosen in zip(runs, steps)]
     syncs = [syncs_of(run, chosen) for run, chosen in zip(runs, steps)]
     pipelined = any(run.pipelined(section) for run in runs for section in range(len(run.sections)))
     longest = max(float(max(rows.end_s.max(), some.end_s.max(initial=0))) - origin(rows) for rows, some in zip(tables, syncs))

@@ -13,6 +13,8 @@ CLUSTER = "inputs/clusters/h100.toml"
 SIZES = [  # edge, ranks, layout, layers of the encoder that give a load near 0.9
     ("fanout 4", 20, ["section.vision.layout.dp=4", "section.language.layout.dp=16", "data.global_batch=256"], 22),
     ("fanout 7", 64, ["section.vision.layout.dp=8", "section.language.layout.dp=56", "data.global_batch=896"], 13),
+    ("shared", 8, ["section.vision.layout.dp=8", "section.language.layout.dp=2", "section.language.layout.tp=4",
+                   "section.language.colocate_with=vision", "data.global_batch=128"], 44),
     ("fan-in 4", 10, ["section.vision.layout.dp=8", "section.language.layout.dp=2", "model.llm.layers=4", "data.global_batch=128"], 88),
 ]
 

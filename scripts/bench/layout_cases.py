@@ -151,6 +151,13 @@ CASES = [
     vlm("cp2r", "tp2 cp2r", model=TUNED, quick=True),
     vlm("tp2 cp2r", "dp2 tp2", model=MIXED),
     vlm("dp2 tp2", "dp2 cp2a", READY, model=MIXED, shared=True, quick=True),
+    # Unlike layouts on the same ranks, where several replicas of one section share a lane.
+    vlm("dp4", "tp4", shared=True, quick=True),
+    vlm("dp8", "dp2 tp4", READY, *UNLIKE, shared=True),
+    vlm("tp2 cp2a", "dp4", RECOMPUTE, *TIGHT, shared=True),
+    vlm("dp3 tp2", "dp2 cp3r", "schedule.policy=fifo", *UNLIKE, shared=True),
+    vlm("dp4", "dp2 cp2r", MESSAGES, "schedule.policy=lpt", model=MIXED, shared=True, quick=True),
+    vlm("dp6", "dp2 tp3", READY, model=FROZEN, shared=True),
     # Fan-in: several replicas upstream of each one of the language model.
     vlm("dp2", "", quick=True),
     vlm("dp4 cp2r", "dp2 tp2", READY, *UNLIKE),
@@ -167,6 +174,8 @@ CASES = [
     Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER), quick=True),
     Case("distill", "dp2 tp2", "dp2 cp2a", ONE_IN_FLIGHT, shared=True),
     Case("distill", "dp4", "dp2 tp2", SMALL_TEACHER),
+    Case("distill", "dp4", "tp2 cp2r", SMALL_TEACHER, shared=True, quick=True),
+    Case("distill", "tp2", "dp2", (READY, "section.student.micro_batch=2", *ONE_IN_FLIGHT), shared=True),
     # Pipelines: of every depth on each side, then with the other axes, options and graphs.
     *(deep("", alone) for alone in ["pp2", "pp3", "pp8"]),
     *(deep(alone, "") for alone in ["pp2", "pp3"]),
@@ -200,6 +209,12 @@ CASES = [
     deep("", "pp3 v2", stages("language", [1, 2, 1, 2, 1, 1]), "schedule.policy=lpt"),
     deep("pp2 v2", "dp2 pp2 v3", model=FROZEN),
     deep("dp4 pp2", "dp2 pp2 v2", READY),
+    # Unlike layouts of pipelines on the same ranks.
+    deep("dp4 pp2", "dp2 pp2 tp2", READY, *UNLIKE, shared=True),
+    deep("dp4", "dp2 pp2", shared=True, quick=True),
+    deep("dp8", "pp2 tp4", READY, model=MIXED, shared=True),
+    deep("dp2 pp2 tp2", "dp2 pp4", "schedule.policy=fifo", shared=True),
+    deep("dp2 pp2 v2", "pp4", RECOMPUTE, shared=True),
     Case("vlm_glyphs", "pp3", "pp4"),
     Case("distill", "pp2", "tp2"),
     Case("distill", "cp2r", "dp2 pp2", (READY,)),

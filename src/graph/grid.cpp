@@ -10,7 +10,9 @@ namespace maestro::graph {
 
 int rank_at(const Section& section, const Place& place) {
     const Layout& l = section.layout;
-    return section.first_rank + ((place.replica * l.pp + place.pp) * l.cp + place.cp) * l.tp + place.tp;
+    const int group = place.replica / section.lane_replicas, part = place.replica % section.lane_replicas;
+    const int lane = group * l.pp + place.pp;
+    return section.first_rank + ((lane * section.lane_replicas + part) * l.cp + place.cp) * l.tp + place.tp;
 }
 
 std::optional<Place> place_of(const Section& section, int rank) {
@@ -22,17 +24,19 @@ std::optional<Place> place_of(const Section& section, int rank) {
     at /= l.tp;
     place.cp = at % l.cp;
     at /= l.cp;
+    const int part = at % section.lane_replicas;
+    at /= section.lane_replicas;
     place.pp = at % l.pp;
-    place.replica = at / l.pp;
+    place.replica = at / l.pp * section.lane_replicas + part;
     return place;
 }
 
-int lane_of(const Section& section, int replica, int pp) {
-    return section.first_lane + replica * section.layout.pp + pp;
+int lane_of(const Section& section, int group, int pp) {
+    return section.first_lane + group * section.layout.pp + pp;
 }
 
-int lane_of(const SectionGraph& graph, int stage, int replica) {
-    return lane_of(graph.section_of(stage), replica, graph.stages[stage].pipeline_rank);
+int lane_of(const SectionGraph& graph, int stage, int group) {
+    return lane_of(graph.section_of(stage), group, graph.stages[stage].pipeline_rank);
 }
 
 int first_rank_of(const SectionGraph& graph, int stage) {
@@ -53,16 +57,17 @@ bool holds(const SectionGraph& graph, int stage, int rank) {
 
 int lane_on(const SectionGraph& graph, int rank) {
     for (const Section& section : graph.sections)
-        if (const auto place = place_of(section, rank)) return lane_of(section, place->replica, place->pp);
+        if (const auto place = place_of(section, rank))
+            return lane_of(section, place->replica / section.lane_replicas, place->pp);
     MAESTRO_FAIL("rank {} of {} holds nothing", rank, graph.world);
 }
 
 std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
     for (const Section& section : graph.sections) {
         const int at = lane - section.first_lane;
-        if (at < 0 || at >= section.layout.lanes()) continue;
-        std::vector<int> ranks(section.layout.lane_ranks());
-        std::iota(ranks.begin(), ranks.end(), section.first_rank + at * section.layout.lane_ranks());
+        if (at < 0 || at >= section.lanes()) continue;
+        std::vector<int> ranks(section.lane_ranks());
+        std::iota(ranks.begin(), ranks.end(), section.first_rank + at * section.lane_ranks());
         return ranks;
     }
     MAESTRO_FAIL("no lane {} of {}", lane, graph.lanes);
@@ -70,8 +75,10 @@ std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
 
 bool passes_pointer(const SectionGraph& graph, const StageEdge& edge) {
     const Section &up = graph.section_of(edge.from), &down = graph.section_of(edge.to);
-    // Colocated sections have equal dp and pp, so that what holds for one replica holds for all.
-    return up.first_rank == down.first_rank && up.layout.lane_ranks() == 1 && down.layout.lane_ranks() == 1 &&
+    // With equal pp colocated sections of one rank a lane have equal dp too, so that what holds for one
+    // replica holds for all.
+    return up.first_rank == down.first_rank && up.lane_ranks() == 1 && down.lane_ranks() == 1 &&
+           up.layout.pp == down.layout.pp &&
            graph.stages[edge.from].pipeline_rank == graph.stages[edge.to].pipeline_rank;
 }
 

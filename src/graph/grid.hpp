@@ -2,10 +2,11 @@
 // arithmetic on the graph, and the only place that computes ranks, replicas and lanes.
 //
 // The ranks of a section are consecutive; lay_sections.hpp says with which of the world they begin. They are
-// ordered [replica][pp][cp][tp], tp fastest, so that those of a replica are consecutive too. A lane is the
-// ranks of a replica with one coordinate along pp: they run one list of tasks together, those of one stage
-// or, with several chunks, of several. The first of them is its leader. Colocated sections share ranks and
-// lanes.
+// ordered [group][pp][part][cp][tp], tp fastest. A lane is the ranks of a group of replicas with one
+// coordinate along pp: they run one list of tasks together, those of one stage or, with several chunks, of
+// several. The first of them is its leader. Colocated sections share ranks and lanes. A lane has as many
+// ranks as fit whole replicas of each of its sections: where a section has several replicas on a lane, they
+// are a group, and each is a part of the lane. Otherwise every replica is a group by itself.
 #pragma once
 
 #include <optional>
@@ -30,8 +31,9 @@ inline bool holds(const Section& section, int rank) {
     return place_of(section, rank).has_value();
 }
 
-/// The lane of the section's replica and pipeline rank; lanes are numbered in the order of their leaders.
-int lane_of(const Section& section, int replica, int pp = 0);
+/// The lane of a group of the section's replicas and a pipeline rank; lanes are numbered in the order of
+/// their leaders.
+int lane_of(const Section& section, int group, int pp = 0);
 /// The lane of the rank.
 int lane_on(const SectionGraph& graph, int rank);
 /// The node of the rank; 0 where the nodes are unknown.
@@ -41,16 +43,16 @@ inline int node_of(const SectionGraph& graph, int rank) {
 /// Ranks of the lane, the leader first; the same for each section on it.
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
 
-/// The lane of a stage in a replica.
-int lane_of(const SectionGraph& graph, int stage, int replica);
+/// The lane of a stage in a group of replicas.
+int lane_of(const SectionGraph& graph, int stage, int group);
 /// The first rank of the stage's first replica, and the last rank of its last replica.
 int first_rank_of(const SectionGraph& graph, int stage);
 int last_rank_of(const SectionGraph& graph, int stage);
 /// Whether the rank runs the tasks of the stage.
 bool holds(const SectionGraph& graph, int stage, int rank);
 
-/// Whether producer and consumer of every replica are the same single rank, so that the edge passes a
-/// pointer.
+/// Whether every replica of the producer and the consumer that it serves are the same single rank, so that
+/// the edge passes a pointer.
 bool passes_pointer(const SectionGraph& graph, const StageEdge& edge);
 
 /// "rank 3", "ranks 1-3".

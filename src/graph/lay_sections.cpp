@@ -85,7 +85,7 @@ Orders::Orders(const std::vector<Section>& sections, const std::vector<int>& hos
             Cuts cuts = best_[laid | Set{1} << i].cuts;
             if (cuts.lanes == kNever) continue;
             const auto first = static_cast<int>(gap_after(laid).begin);
-            cuts += cuts_of(sections[free_[i]].layout, first, ranks_per_node);
+            cuts += cuts_of(sections[free_[i]], first, ranks_per_node);
             if (cuts < best_[laid].cuts) best_[laid] = {cuts, static_cast<int>(i)};
         }
 }
@@ -200,16 +200,17 @@ void lay_many(std::vector<Section>& sections, std::vector<int> hosts, bool borde
 
 }  // namespace
 
-Cuts cuts_of(const Layout& layout, int first_rank, int ranks_per_node) {
+Cuts cuts_of(const Section& section, int first_rank, int ranks_per_node) {
     if (ranks_per_node < 1) return {};
     // Borders are multiples of ranks_per_node, in front of the rank with this number.
     const int begin = first_rank / ranks_per_node + 1,
-              end = (first_rank + layout.ranks() - 1) / ranks_per_node + 1;
+              end = (first_rank + section.layout.ranks() - 1) / ranks_per_node + 1;
     const int borders = end - begin;
     const auto uncut = [&](int ranks) {
         return borders > 0 ? multiples(begin, end, ranks_per_node, first_rank, ranks) : 0;
     };
-    return {borders - uncut(layout.lane_ranks()), borders - uncut(layout.pp * layout.lane_ranks()), borders};
+    return {borders - uncut(section.lane_ranks()), borders - uncut(section.layout.pp * section.lane_ranks()),
+            borders};
 }
 
 void lay_sections(std::vector<Section>& sections, int world, int ranks_per_node,
@@ -227,7 +228,7 @@ void lay_sections(std::vector<Section>& sections, int world, int ranks_per_node,
     int lane = 0;
     for (const int s : hosts) {
         sections[s].first_lane = lane;
-        lane += sections[s].layout.lanes();
+        lane += sections[s].lanes();
     }
 }
 

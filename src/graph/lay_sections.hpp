@@ -21,8 +21,8 @@ struct Cuts {
     }
 };
 
-/// Returns the cuts through a section with this layout from rank `first_rank` on.
-Cuts cuts_of(const Layout& layout, int first_rank, int ranks_per_node);
+/// Returns the cuts through a section that begins with rank `first_rank`.
+Cuts cuts_of(const Section& section, int first_rank, int ranks_per_node);
 
 /// Sets the first rank and the first lane of every section that is not colocated with another; a colocated
 /// one is left as it is. The degrees of all layouts are at least 1, and `world` is the sum of the ranks.

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 #include <set>
 
+#include "graph/grid.hpp"
 #include "graph/lay_sections.hpp"
 
 namespace maestro::graph {
@@ -71,6 +74,44 @@ std::string cycle_text(const SectionGraph& graph) {
     return text;
 }
 
+/// Returns how many ranks a lane needs to hold whole replicas of a section and of all others on its ranks.
+std::int64_t lane_ranks_for(const std::vector<Section>& sections, const Section& section) {
+    const auto host_of = [](const Section& s) { return s.colocate_with.empty() ? s.name : s.colocate_with; };
+    std::int64_t ranks = 1;
+    for (const Section& other : sections)
+        if (host_of(other) == host_of(section))
+            ranks = std::lcm(ranks, std::max<std::int64_t>(other.layout.stage_ranks(), 1));
+    return ranks;
+}
+
+/// Sets how many replicas of each section share a lane; 1 where the lanes do not fit, which check_lanes()
+/// refuses.
+void share_lanes(std::vector<Section>& sections) {
+    for (Section& s : sections) {
+        const std::int64_t replicas =
+            lane_ranks_for(sections, s) / std::max<std::int64_t>(s.layout.stage_ranks(), 1);
+        s.lane_replicas = s.layout.dp % replicas == 0 ? static_cast<int>(replicas) : 1;
+    }
+}
+
+/// Refuses sections that do not fill the lanes which they share with colocated ones.
+void check_lanes(const SectionGraph& graph, std::vector<Refusal>& refusals) {
+    for (const Section& s : graph.sections) {
+        const std::int64_t ranks = lane_ranks_for(graph.sections, s);
+        if (s.lane_ranks() == ranks) continue;
+        std::vector<std::string> sizes;
+        for (const Section& other : graph.sections)
+            if (holds(other, s.first_rank))
+                sizes.push_back(fmt::format("{} for '{}'", other.layout.stage_ranks(), other.name));
+        refusals.push_back(
+            {"section." + s.name + ".layout.dp",
+             fmt::format(
+                 "cp x tp is {}, so that they can share lanes of {} ranks; that needs dp of '{}' to be "
+                 "a multiple of {}, it is {}",
+                 fmt::join(sizes, " and "), ranks, s.name, ranks / s.layout.stage_ranks(), s.layout.dp)});
+    }
+}
+
 void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
     for (auto& s : graph.sections) {
         const bool colocated = !s.colocate_with.empty();
@@ -81,10 +122,11 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
                  fmt::format("with this section the deck needs more than {} ranks", kMaxRanks)});
             return;
         }
-        if (colocated) continue;
-        graph.world += s.layout.ranks();
-        graph.lanes += s.layout.lanes();
+        if (!colocated) graph.world += s.layout.ranks();
     }
+    share_lanes(graph.sections);
+    for (const Section& s : graph.sections)
+        if (s.colocate_with.empty()) graph.lanes += s.lanes();
     lay_sections(graph.sections, graph.world, graph.ranks_per_node, refusals);
     for (auto& s : graph.sections) {
         if (s.colocate_with.empty()) continue;
@@ -103,12 +145,6 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
             refusals.push_back(
                 {key, fmt::format("colocated sections need equal numbers of ranks, '{}' has {} and '{}' {}",
                                   s.name, s.layout.ranks(), other.name, other.layout.ranks())});
-        else if (other.layout.dp != s.layout.dp || other.layout.pp != s.layout.pp)
-            refusals.push_back(
-                {key, fmt::format("colocated sections run one list of tasks: they need equal dp and pp, '{}' "
-                                  "has dp {} and pp {}, '{}' {} and {}; tp and cp may differ",
-                                  s.name, s.layout.dp, s.layout.pp, other.name, other.layout.dp,
-                                  other.layout.pp)});
         if (s.layout.first_rank >= 0 && s.layout.first_rank != other.layout.first_rank)
             refusals.push_back(
                 {"section." + s.name + ".layout.first_rank",
@@ -142,8 +178,8 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
             refusals.push_back({edge_key(e, "tensor"),
                                 "embeddings go from a vision section, hidden states from a language section, "
                                 "both into a language section"});
-        const int producers = up.layout.dp, consumers = down.layout.dp;
-        if (producers < 1 || consumers < 1) continue;
+        if (up.layout.dp < 1 || down.layout.dp < 1) continue;
+        const int producers = up.groups(), consumers = down.groups();
         if (consumers % producers != 0 && producers % consumers != 0)
             refusals.push_back(
                 {fmt::format("section.{}.layout.dp", down.name),
@@ -232,6 +268,7 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
     if (graph.sections.empty()) refusals.push_back({"section", "a deck needs at least one [[section]]"});
     place(graph, refusals);
     connect(graph, refusals);
+    if (refusals.size() == before) check_lanes(graph, refusals);
     if (refusals.size() != before) return graph;
     graph.order = topological_order(graph);
     if (graph.order.size() != graph.sections.size()) {

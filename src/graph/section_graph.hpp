@@ -2,6 +2,7 @@
 // flow. Plain values.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,7 @@ struct Layout {
     int first_rank = -1;           ///< of the world; -1: laid by the grid
     int stage_count() const { return pp * chunks; }
     int ranks() const { return dp * tp * cp * pp; }
-    int lanes() const { return dp * pp; }       ///< see grid.hpp
-    int lane_ranks() const { return tp * cp; }  ///< ranks that run each task together
+    int stage_ranks() const { return tp * cp; }  ///< ranks of a replica that hold a stage together
 };
 
 /// A section. Its position in the list is its colour.
@@ -43,8 +43,16 @@ struct Section {
     Layout layout;
     // Derived by make_graph:
     int first_rank = 0, first_lane = 0, first_stage = 0;
+    int lane_replicas = 1;  ///< replicas that share a lane; a divisor of layout.dp
     bool backward = false;  ///< it trains, or a section upstream of it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
+
+    /// Groups of replicas that share lanes. Plans, channels and routes call such a group a replica.
+    int groups() const { return layout.dp / lane_replicas; }
+    int lanes() const { return groups() * layout.pp; }
+    int lane_ranks() const { return lane_replicas * layout.stage_ranks(); }
+    /// Samples of a micro-batch of a group: `micro_batch` for each replica, but at most about 2^30.
+    int lane_micro_batch() const { return lane_replicas * std::min(micro_batch, (1 << 30) / lane_replicas); }
 };
 
 struct Edge {

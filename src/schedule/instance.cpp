@@ -127,19 +127,16 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     instance.entry = instance.first_stage(instance.section_of(instance.anchor));
     instance.zero_is_none = problem.zero_is_none;
     instance.samples = static_cast<int>(samples.size());
-    std::map<int, int> first;  // of the problem -> of the instance
-    int next = 0;
-    for (StageShape& shape : instance.stages) {
+    std::map<int, int> first;  // lane of a section in the problem -> in the instance
+    int of_section = 0;        // its first lane in the problem
+    for (std::size_t s = 0; s < instance.stages.size(); ++s) {
+        StageShape& shape = instance.stages[s];
         shape.replicas /= groups;
-        // Stages of colocated sections have the same first lane in the problem, and share theirs here too.
-        // The lanes of a pipeline's stages alternate: all begin within the first `lane_stride` lanes. Further
-        // chunks share the lanes of the first one.
-        const auto [at, added] = first.emplace(shape.first_lane, next);
-        shape.first_lane = at->second;
-        if (added) next = shape.first_lane + 1;
+        // Colocated sections have the same first lane in the problem, and share their lanes here too.
+        if (s == 0 || problem.stages[s - 1].section != shape.section) of_section = shape.first_lane;
+        const int lane = first.emplace(of_section, instance.lanes).first->second;
+        shape.first_lane += lane - of_section;
         instance.lanes = std::max(instance.lanes, shape.lane(shape.replicas - 1) + 1);
-        const bool last = &shape == &instance.stages.back() || (&shape + 1)->section != shape.section;
-        if (last) next = instance.lanes;
     }
     const std::size_t count = instance.stages.size() * samples.size();
     instance.forward.resize(count);

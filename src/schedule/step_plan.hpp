@@ -14,6 +14,7 @@ enum class Phase : int { forward = 0, backward = 1 };
 struct MicroBatch {
     std::vector<std::int64_t> samples;  ///< ids, part after part
     std::vector<int> part_ends = {};    ///< of the samples of each part of the lane; empty if it has one
+    int parts() const { return part_ends.empty() ? 1 : static_cast<int>(part_ends.size()); }
     /// Returns the samples of a part of the lane.
     std::span<const std::int64_t> of_part(int part) const;
     bool operator==(const MicroBatch&) const = default;

@@ -77,7 +77,7 @@ workload::StepTail tail_of(const schedule::Timeline& timeline, const graph::Sect
     std::vector<double> ends(static_cast<std::size_t>(graph.lanes), 0.0);
     std::vector<std::vector<workload::LastBackward>> last;
     for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s)
-        last.emplace_back(static_cast<std::size_t>(graph.section_of(s).layout.dp));
+        last.emplace_back(static_cast<std::size_t>(graph.section_of(s).groups()));
     for (const schedule::TimedTask& t : timeline.tasks) {
         ends[t.lane] = std::max(ends[t.lane], t.end_s);
         if (t.task.phase != schedule::Phase::backward) continue;
@@ -101,13 +101,18 @@ schedule::Problem with_waits(schedule::Problem problem, const schedule::StepPlan
         const int stage = t.task.stage;
         if (t.task.phase != schedule::Phase::forward || ends[stage].empty()) continue;
         if (!seen.emplace(stage, t.replica).second) continue;
-        const std::vector<std::int64_t>& samples =
-            plan.batches[graph.stages[stage].section][t.replica][t.task.micro_batch].samples;
-        double forward_s = 0;
-        for (const std::int64_t id : samples)
-            forward_s += undelayed.samples[place.at(id)].stages[stage].forward_s;
-        problem.samples[place.at(samples.front())].stages[stage].forward_s +=
-            workload::wait_for_weights(ends[stage], weights_s[stage], t.start_s, forward_s);
+        const schedule::MicroBatch& batch =
+            plan.batches[graph.stages[stage].section][t.replica][t.task.micro_batch];
+        // All parts of a lane wait, and the longest of them ends the task.
+        for (int part = 0; part < batch.parts(); ++part) {
+            const std::span<const std::int64_t> samples = batch.of_part(part);
+            if (samples.empty()) continue;
+            double forward_s = 0;
+            for (const std::int64_t id : samples)
+                forward_s += undelayed.samples[place.at(id)].stages[stage].forward_s;
+            problem.samples[place.at(samples.front())].stages[stage].forward_s +=
+                workload::wait_for_weights(ends[stage], weights_s[stage], t.start_s, forward_s);
+        }
     }
     return problem;
 }
@@ -155,7 +160,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         const graph::Layout& layout = graph.section_of(static_cast<int>(s)).layout;
         const double load = busy[s] / result.problem.stages[s].replicas;
         text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.stage_name(static_cast<int>(s)),
-                            layout.dp * layout.lane_ranks(), load,
+                            layout.dp * layout.stage_ranks(), load,
                             100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
         if (memory) {
             const double bytes = result.memory[s].total();
@@ -296,20 +301,22 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
 std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     const bool stages = graph.has_pipelines();
     std::string text = fmt::format("section,replica,sample,phase,start_s,end_s{}\n", stages ? ",stage" : "");
-    const auto add = [&](const schedule::TimedTask& t, std::int64_t sample) {
+    const auto add = [&](const schedule::TimedTask& t, int replica, std::int64_t sample) {
         fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.9f},{:.9f}{}\n",
-                       graph.section_of(t.task.stage).name, t.replica, sample,
+                       graph.section_of(t.task.stage).name, replica, sample,
                        t.task.phase == schedule::Phase::forward ? "forward" : "backward", t.start_s, t.end_s,
                        stages ? fmt::format(",{}", graph.stages[t.task.stage].index) : "");
     };
     for (const schedule::TimedTask& t : result.timeline.tasks) {
         if (result.policy == "one-size") {
-            add(t, result.problem.samples[t.task.micro_batch].id);
+            add(t, t.replica, result.problem.samples[t.task.micro_batch].id);
             continue;
         }
-        for (const std::int64_t sample :
-             result.plan.batches[graph.stages[t.task.stage].section][t.replica][t.task.micro_batch].samples)
-            add(t, sample);
+        const schedule::MicroBatch& batch =
+            result.plan.batches[graph.stages[t.task.stage].section][t.replica][t.task.micro_batch];
+        const int parts = graph.section_of(t.task.stage).lane_replicas;
+        for (int part = 0; part < parts; ++part)
+            for (const std::int64_t sample : batch.of_part(part)) add(t, t.replica * parts + part, sample);
     }
     return text;
 }

@@ -163,8 +163,8 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         int at_once = std::numeric_limits<int>::max();
         for (const graph::StageEdge& e : graph.stage_edges)
             if (e.from == stage)
-                at_once = std::min(at_once, std::max(section.layout.lane_ranks(),
-                                                     graph.section_of(e.to).layout.lane_ranks()));
+                at_once =
+                    std::min(at_once, std::max(section.lane_ranks(), graph.section_of(e.to).lane_ranks()));
         costs.parallel = at_once;
         costs.bandwidth = link_from(graph, *scenario.cluster, stage).bandwidth;
     }
@@ -223,7 +223,7 @@ std::string describe_load(const graph::SectionGraph& graph, const CostModel& cos
         for (std::size_t s = 0; s < cost.stages.size(); ++s) {
             const int section = graph.stages[s].section;
             loads[section] += (cost.stages[s].forward_s + cost.stages[s].backward_s) /
-                              graph.sections[section].layout.lanes();
+                              (graph.sections[section].layout.dp * graph.sections[section].layout.pp);
         }
     });
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);

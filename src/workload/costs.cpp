@@ -30,11 +30,12 @@ schedule::Problem problem_of(const Scenario& scenario) {
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const graph::Section& s = graph.section_of(stage);
         problem.stages.push_back({.section = graph.stages[stage].section,
-                                  .replicas = s.layout.dp,
+                                  .replicas = s.groups(),
                                   .first_lane = graph::lane_of(graph, stage, 0),
                                   .lane_stride = s.layout.pp,
                                   .chunks = s.layout.chunks,
-                                  .micro_batch = s.micro_batch,
+                                  .parts = s.lane_replicas,
+                                  .micro_batch = s.lane_micro_batch(),
                                   .window = window_of(scenario, stage),
                                   .backward = s.backward,
                                   .loss = s.loss && stage == graph.last_stage(graph.stages[stage].section)});
@@ -90,11 +91,12 @@ const config::Link& link_from(const graph::SectionGraph& graph, const config::Cl
             reach(graph::last_rank_of(graph, stage), to);
             continue;
         }
-        const graph::Layout& layout = graph.section_of(stage).layout;
-        const int stride = layout.pp * layout.lane_ranks();  // from one replica to the next
-        for (int replica = 0; replica < layout.dp; ++replica)
-            for (const int end : {0, layout.lane_ranks() - 1})
-                reach(from + replica * stride + end, to + replica * stride + layout.lane_ranks() - 1 - end);
+        const graph::Section& section = graph.section_of(stage);
+        const int ranks = section.lane_ranks(),
+                  stride = section.layout.pp * ranks;  // from a group to the next
+        for (int group = 0; group < section.groups(); ++group)
+            for (const int end : {0, ranks - 1})
+                reach(from + group * stride + end, to + group * stride + ranks - 1 - end);
     }
     return *link;
 }

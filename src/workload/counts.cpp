@@ -28,7 +28,7 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < cost.stages.size(); ++s)
                 counts[graph.stages[s].section].*what +=
-                    graph.section_of(static_cast<int>(s)).layout.lane_ranks() *
+                    graph.section_of(static_cast<int>(s)).layout.stage_ranks() *
                     (cost.stages[s].forward_s + cost.stages[s].backward_s);
         }
     };
@@ -65,7 +65,7 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
                 const int ranks = module->mesh().group(axis).size();
                 (axis == parallel::Axis::tied ? count.pp_bytes : count.tp_bytes) +=
                     2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) * (ranks - 1) / ranks *
-                    layout.dp * layout.lane_ranks();
+                    layout.dp * layout.stage_ranks();
             }
             // Each of n ranks sends (n - 1) / n of the gradients in the reduce-scatter, and as much of the
             // weights in the all-gather.

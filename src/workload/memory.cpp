@@ -114,8 +114,8 @@ int links_of(const Scenario& scenario, int stage) {
 
 channel::Side side_of(const graph::SectionGraph& graph, int stage) {
     channel::Side side;
-    for (int replica = 0; replica < graph.section_of(stage).layout.dp; ++replica)
-        side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, replica)));
+    for (int group = 0; group < graph.section_of(stage).groups(); ++group)
+        side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, group)));
     return side;
 }
 
@@ -123,7 +123,10 @@ channel::ChannelSpec channel_of(const Scenario& scenario, const graph::StageEdge
                                 const SampleTable& table, const StageMemory& producer) {
     const graph::SectionGraph& graph = scenario.graph;
     const model::Role role = role_of(scenario, edge.from);
-    const auto lane = [&](int stage) { return lane_of(scenario, graph.stages[stage].section); };
+    // All parts of a micro-batch may be sent to one part of a consumer.
+    LaneSpec from = lane_of(scenario, graph.stages[edge.from].section);
+    from.micro_batch = scenario.full_lane_micro_batch(from.section);
+    const LaneSpec to = lane_of(scenario, graph.stages[edge.to].section);
     return {.name = edge.within_section()
                         ? fmt::format("{}-{}", graph.stage_name(edge.from), graph.stages[edge.to].index)
                         : graph.section_of(edge.from).name + "-" + graph.section_of(edge.to).name,
@@ -134,8 +137,7 @@ channel::ChannelSpec channel_of(const Scenario& scenario, const graph::StageEdge
             .window = producer.window,
             .max_sent = producer.max_rows,
             // Stages of a section hold the same rows on corresponding ranks.
-            .max_received = edge.within_section() ? producer.max_rows
-                                                  : max_rows_received(table, lane(edge.from), lane(edge.to)),
+            .max_received = edge.within_section() ? producer.max_rows : max_rows_received(table, from, to),
             .max_samples = scenario.global_batch,
             .carries_gradient = edge.gradient,
             .pointer = graph::passes_pointer(graph, edge)};
@@ -199,9 +201,8 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         memory.samples_of_step = memory.samples * std::max(1.0, batches);
         for (const graph::Edge& e : graph.edges)
             if (e.from == s) {
-                const int below = scenario.full_micro_batch(e.to);
-                memory.min_window =
-                    std::max(memory.min_window, (below + section.micro_batch - 1) / section.micro_batch);
+                const int below = scenario.full_lane_micro_batch(e.to), here = section.lane_micro_batch();
+                memory.min_window = std::max(memory.min_window, (below + here - 1) / here);
             }
         memory.max_window = static_cast<int>(
             std::clamp(std::ceil(batches), 1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));

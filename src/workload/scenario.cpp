@@ -145,6 +145,10 @@ int Scenario::full_micro_batch(int section) const {
     return static_cast<int>(std::min<std::int64_t>(graph.sections[section].micro_batch, global_batch));
 }
 
+int Scenario::full_lane_micro_batch(int section) const {
+    return static_cast<int>(std::min<std::int64_t>(graph.sections[section].lane_micro_batch(), global_batch));
+}
+
 Scenario make_scenario(const config::Deck& deck, config::Times times) {
     std::vector<graph::Refusal> refusals;
     Scenario scenario = describe(deck, times, refusals, true);

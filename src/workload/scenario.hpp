@@ -41,6 +41,8 @@ struct Scenario {
 
     /// Samples of a full micro-batch: no step has more than its global batch.
     int full_micro_batch(int section) const;
+    /// Returns the same of a group of replicas that share lanes.
+    int full_lane_micro_batch(int section) const;
 };
 
 /// The sizes of a model of a deck, with the form of its family.

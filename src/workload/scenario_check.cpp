@@ -133,13 +133,13 @@ void check_experts(const graph::Section& section, const model::ModelSpec& m,
     if (!check("layout.ep", l.ep, "experts", m.experts.count) ||
         !check("layout.etp", l.etp, "channels of an expert", m.experts.mlp))
         return;
-    if (l.lane_ranks() % (l.ep * l.etp) != 0)
+    if (l.stage_ranks() % (l.ep * l.etp) != 0)
         refusals.push_back(
             {section_key(section, l.ep > 1 ? "layout.ep" : "layout.etp"),
              fmt::format(
                  "ep x etp = {} does not divide the {} ranks of a replica (cp x tp); experts that several "
                  "replicas share are not built yet",
-                 l.ep * l.etp, l.lane_ranks())});
+                 l.ep * l.etp, l.stage_ranks())});
 }
 
 /// Every stage has at least one layer, and all stages have all layers.
@@ -275,14 +275,13 @@ void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals
                      up.layout.tp, down.name, scenario.models[e.to].width)});
         // A micro-batch downstream starts when all of its samples have arrived, until when all of them are in
         // flight upstream: a smaller window would never let it start.
-        const int whole = scenario.full_micro_batch(e.to);
-        if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
+        const int whole = scenario.full_lane_micro_batch(e.to), batch = up.lane_micro_batch();
+        if (up.window > 0 && std::int64_t{up.window} * batch < whole)
             refusals.push_back(
                 {section_key(up, "window"),
                  fmt::format("{} micro-batches of {} samples in flight are fewer than the {} samples of a "
                              "micro-batch of '{}'; allowed: at least {}, or 0",
-                             up.window, up.micro_batch, whole, down.name,
-                             (whole + up.micro_batch - 1) / up.micro_batch)});
+                             up.window, batch, whole, down.name, (whole + batch - 1) / batch)});
     }
     for (const graph::Edge& e : graph.edges)
         if (e.tensor == EdgeTensor::hidden && graph.sections[e.from].kind != graph::Kind::any &&

@@ -31,8 +31,8 @@ public:
 private:
     std::vector<int> lanes_of(int stage) const {
         std::vector<int> lanes;
-        for (int r = 0; r < graph_.section_of(stage).layout.dp; ++r)
-            lanes.push_back(graph::lane_of(graph_, stage, r));
+        for (int g = 0; g < graph_.section_of(stage).groups(); ++g)
+            lanes.push_back(graph::lane_of(graph_, stage, g));
         return lanes;
     }
     const graph::SectionGraph& graph_;
@@ -126,12 +126,12 @@ StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>&
     for (std::size_t s = 0; s < ends.size(); ++s) {
         const int stage = static_cast<int>(s);
         double begin_s = update_s;
-        const int replicas = graph.section_of(stage).layout.dp;
-        for (int r = 0; r < replicas; ++r)
-            begin_s = std::max(begin_s, lane_s[static_cast<std::size_t>(graph::lane_of(graph, stage, r))]);
+        const int groups = graph.section_of(stage).groups();
+        for (int g = 0; g < groups; ++g)
+            begin_s = std::max(begin_s, lane_s[static_cast<std::size_t>(graph::lane_of(graph, stage, g))]);
         for (const GroupTimes& group : ends[s]) updated[s].push_back(begin_s += group.update_s);
-        for (int r = 0; r < replicas; ++r)
-            lane_s[static_cast<std::size_t>(graph::lane_of(graph, stage, r))] = begin_s;
+        for (int g = 0; g < groups; ++g)
+            lane_s[static_cast<std::size_t>(graph::lane_of(graph, stage, g))] = begin_s;
     }
     StepTail tail;
     tail.end_s = *std::max_element(lane_s.begin(), lane_s.end());

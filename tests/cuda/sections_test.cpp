@@ -165,7 +165,8 @@ public:
         view.id = sample;
         const std::vector<int> slots = replica.await_forward(std::span(&sample, 1));
         model::Result result;
-        replica.forward(micro_batch, {.samples = std::span(&view, 1)}, slots, result, comm::now_s());
+        replica.forward(micro_batch, std::span(&sample, 1), {.samples = std::span(&view, 1)}, slots, result,
+                        comm::now_s());
     }
     void backward(train::LocalStage& replica, int micro_batch) {
         replica.await_backward(micro_batch);

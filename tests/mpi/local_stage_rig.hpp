@@ -133,7 +133,7 @@ public:
     TaskTimes forward(LocalStage& replica, int micro_batch, const Ids& ids, double requested_s) {
         const std::vector<int> slots = replica.await_forward(ids);
         return measured(replica,
-                        replica.forward(micro_batch, Samples(ids).batch(), slots, result, requested_s));
+                        replica.forward(micro_batch, ids, Samples(ids).batch(), slots, result, requested_s));
     }
     static TaskTimes backward(LocalStage& replica, int micro_batch) {
         return backward(replica, micro_batch, comm::now_s());

@@ -286,7 +286,7 @@ void times_add_up(const comm::Communicator& world) {
                   first.wait_s);
     add(first);
     train::TaskMarks marks =
-        up->forward(1, Samples(Ids{2}).batch(), up->await_forward(Ids{2}), rig.result, comm::now_s());
+        up->forward(1, Ids{2}, Samples(Ids{2}).batch(), up->await_forward(Ids{2}), rig.result, comm::now_s());
     marks.weights = {{marks.start, marks.computed}};
     const TaskTimes second = rig.measured(*up, marks);
     MAESTRO_CHECK(first.weights_s == 0 && second.weights_s >= kTask, "{} and {} s of waiting for weights",

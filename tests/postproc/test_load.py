@@ -1,7 +1,7 @@
 import h5py
 import numpy as np
 import pytest
-from conftest import expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
+from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import RunError, load_run, section_shares
 from maestro_postproc.experts import latest_loads, layer_loads
 from maestro_postproc.tasks import gaps, idle_shares, syncs_of
@@ -148,6 +148,18 @@ def test_idle_is_the_time_without_a_task_of_any_section(tmp_path):
     rows = pipeline_rows(ranks=1, micro_batches=2, pictures=(0, 1), colocated=True)  # both on rank 0, which always works
     found = section_shares(load_run(write_run(tmp_path / "colocated", steps=step_rows(1), tasks=rows)), skip=0)
     assert [share.idle for share in found] == pytest.approx([0, 0], abs=1e-12) and found[0].ranks == found[1].ranks == 1
+
+
+def test_a_lane_works_where_its_first_rank_alone_records_it(tmp_path):
+    """Vision has two replicas on each of the lanes of ranks 0 and 1 and of 2 and 3, language one; an auditor has rank 4."""
+    tasks = [(0, replica, 0, replica, 1, 0, 0, 0, 20 if replica % 2 == 0 else 10, 0) for replica in range(4)]
+    tasks += [(1, replica, 0, 2 * replica, 1, 0, phase, 20 + 40 * phase, 60 + 40 * phase, 0) for replica in (0, 1) for phase in (0, 1)]
+    tasks.append((2, 0, 0, 4, 1, 0, 0, 0, 25, 0))
+    rows = {name: [row[i] for row in tasks] for i, name in enumerate(TASK_TYPES)}
+    path = write_run(tmp_path / "run", steps=step_rows(1), tasks=rows, sections="vision\nlanguage\nauditor")
+    vision, language, auditor = section_shares(load_run(path), skip=0)
+    assert (vision.ranks, language.ranks, auditor.ranks) == (4, 2, 1)
+    assert vision.idle == pytest.approx((0 + 0.1) / 2) and language.idle == pytest.approx(0) and auditor.idle == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("ranks, chunks, micro_batches", [(2, 1, 1), (2, 1, 8), (4, 1, 2), (4, 1, 16), (8, 1, 8), (2, 2, 4), (4, 2, 8), (4, 3, 16)])

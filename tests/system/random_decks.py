@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import random
 
 VISION = '''
@@ -133,6 +134,13 @@ def fits(heads, kv, tp, cp, kind):
     return kind == "ring" or (heads // tp % cp == 0 and either(max(1, kv // tp), cp))
 
 
+def lane_replicas(layouts, shared):
+    """How many replicas of each section are on a lane, which holds whole replicas of all sections on its ranks."""
+    ranks = {s: v["tp"] * v["cp"] for s, v in layouts.items()}
+    host = lambda s: shared.get(s, s)  # noqa: E731
+    return {s: math.lcm(*(n for other, n in ranks.items() if host(other) == host(s))) // ranks[s] for s in layouts}
+
+
 def add_stages(layouts, shared, seed):
     """Gives the sections of `layouts` pipeline stages, equally many where they share ranks, on at most 8 ranks in all. Returns the ranks."""
     dice = random.Random(f"stages {seed}")
@@ -157,7 +165,8 @@ def add_stages(layouts, shared, seed):
 
 
 def draw(seed, problem=None):
-    """(numbers, ranks, deck) of a seed; `problem`: what the deck computes, by another seed, so that several layouts have one reference."""
+    """(numbers, ranks, deck) of a seed; `problem`: what the deck computes, by another seed, so that several layouts have one reference;
+    without it there is no fan-in, and sections share ranks in like layouts alone."""
     dice = random.Random(seed)
     numbers = Numbers.draw(dice)
     if problem is not None:
@@ -169,10 +178,15 @@ def draw(seed, problem=None):
         size = {s: v["dp"] * v["tp"] * v["cp"] for s, v in layouts.items()}
         if not all(fits(HEADS.get(s, 12), numbers.kv_heads(s), v["tp"], v["cp"], v["cp_kind"]) for s, v in layouts.items()):
             continue
-        if any(layouts[down]["dp"] % layouts[up]["dp"] and layouts[up]["dp"] % layouts[down]["dp"] for up, down, _ in edges):
+        if problem is None and any(layouts[down]["dp"] % layouts[up]["dp"] for up, down, _ in edges):
             continue
-        shared = {s: other for i, s in enumerate(sections) for other in sections[:i] if size[s] == size[other] and layouts[s]["dp"] == layouts[other]["dp"] and dice.random() < 0.6}
+        shared = {s: other for i, s in enumerate(sections) for other in sections[:i]
+                  if size[s] == size[other] and (problem is not None or layouts[s]["dp"] == layouts[other]["dp"]) and dice.random() < 0.6}
         shared = {s: other for s, other in shared.items() if other not in shared}
+        of_lane = lane_replicas(layouts, shared)
+        groups = {s: v["dp"] // of_lane[s] for s, v in layouts.items()}
+        if any(groups[down] % groups[up] and groups[up] % groups[down] for up, down, _ in edges):
+            continue
         ranks = sum(n for s, n in size.items() if s not in shared)
         if 2 <= ranks <= 8:
             break
@@ -181,8 +195,8 @@ def draw(seed, problem=None):
     micro = {s: dice.randint(1, 5) for s in sections}
     extra = {}
     for s in sections:
-        downs = [micro[down] for up, down, _ in edges if up == s]
-        least = -(-max(downs) // micro[s]) if downs else 1
+        downs = [micro[down] * of_lane[down] for up, down, _ in edges if up == s]
+        least = -(-max(downs) // (micro[s] * of_lane[s])) if downs else 1
         window = 0 if dice.random() < 0.1 else least + dice.choice([0, 0, 1, 3])
         extra[s] = f"micro_batch = {micro[s]}\nwindow = {window}\n" + (f'colocate_with = "{shared[s]}"' if s in shared else "")
     tuning = random.Random(f"tuning {seed}")

@@ -108,7 +108,7 @@ public:
         for (std::size_t i = 0; i < decoded_.size(); ++i) {
             // The prompt is run like any sample of an evaluation, whatever the layouts of the sections.
             const schedule::StepPlan plan = plan_of(evaluation_steps() + 1 + static_cast<std::int64_t>(i));
-            const bool here = decoder_ && !plan.batches[section_][stage_->replica()].empty();
+            const bool here = decoder_ && holds_sample(plan.batches[section_][stage_->group()]);
             if (here) decoder_->record();
             run_step(plan, 0);
             if (!here) continue;
@@ -127,6 +127,10 @@ public:
     }
 
 private:
+    /// Whether this rank's replica has the sample of a plan of one.
+    bool holds_sample(const std::vector<schedule::MicroBatch>& of_group) const {
+        return !of_group.empty() && !of_group.front().of_part(stage_->part()).empty();
+    }
     std::int64_t evaluation_steps() const {
         const auto size = static_cast<std::int64_t>(samples_.size()), batch = deck_.data.global_batch;
         return (size + batch - 1) / batch;

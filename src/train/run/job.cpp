@@ -248,6 +248,7 @@ Job::StageReport Job::add_stage(int stage, int replica, parallel::Mesh mesh) {
                                         .name = section.name,
                                         .label = scenario.graph.stage_name(stage),
                                         .replica = replica,
+                                        .lane_replicas = section.lane_replicas,
                                         .window = memory.slots(),
                                         .backward = section.backward,
                                         .dtype = module->parameters().compute(),

@@ -19,12 +19,14 @@ void Recorder::tasks_done(const schedule::StepPlan& plan, std::span<const io::Ta
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
         for (std::size_t r = 0; r < plan.batches[s].size(); ++r)
             for (std::size_t k = 0; k < plan.batches[s][r].size(); ++k)
-                for (const std::int64_t sample : plan.batches[s][r][k].samples)
-                    assignment_.push_back({.step = plan.step,
-                                           .section = static_cast<int>(s),
-                                           .replica = static_cast<int>(r),
-                                           .micro_batch = static_cast<int>(k),
-                                           .sample = sample});
+                for (int part = 0; part < plan.batches[s][r][k].parts(); ++part)
+                    for (const std::int64_t sample : plan.batches[s][r][k].of_part(part))
+                        assignment_.push_back(
+                            {.step = plan.step,
+                             .section = static_cast<int>(s),
+                             .replica = static_cast<int>(r) * plan.batches[s][r][k].parts() + part,
+                             .micro_batch = static_cast<int>(k),
+                             .sample = sample});
 }
 
 void Recorder::syncs_done(std::span<const io::SyncRow> rows) {

@@ -152,8 +152,13 @@ void LocalStage::await_backward(int micro_batch) {
         if (output->spec().carries_gradient) output->wait_drained(micro_batch);
 }
 
-TaskMarks LocalStage::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
-                              model::Result& result, double requested_s) {
+Tensor LocalStage::no_rows() const {
+    return {nullptr, settings_.dtype, {0, outputs_.empty() ? 0 : outputs_.front()->spec().width}};
+}
+
+TaskMarks LocalStage::forward(int micro_batch, std::span<const std::int64_t> lane_samples,
+                              const model::Batch& batch, std::span<const int> slots, model::Result& result,
+                              double requested_s) {
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.label, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
@@ -161,9 +166,10 @@ TaskMarks LocalStage::forward(int micro_batch, const model::Batch& batch, std::s
     const backend::Mark start = backend_.clock().mark();  // what came before is waiting, not computing
 
     InFlight entry = slots_.take();
-    for (const auto& sample : samples) entry.samples.push_back(sample.id);
-    Tensor output;
-    {
+    // The leader of a lane answers for the arrival of all samples, also those of other parts: see Channel.
+    entry.samples.assign(lane_samples.begin(), lane_samples.end());
+    Tensor output = no_rows();
+    if (!samples.empty()) {
         backend::ArenaScope scope(scratch_);
         entry.saved = module_->forward(batch, inputs, slots_.memory(entry), scratch_, output, result);
     }
@@ -241,7 +247,7 @@ TaskMarks LocalStage::backward(int micro_batch, double requested_s, bool last) {
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
     if (last && sync_) sync_->begin_last_backward();
-    module_->backward(*entry.saved, d_output, d_inputs, scratch_);
+    if (entry.saved) module_->backward(*entry.saved, d_output, d_inputs, scratch_);
     const backend::Mark computed = backend_.clock().mark();
     {
         const backend::ProfilerRange edges(backend_, "edge");

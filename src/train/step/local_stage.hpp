@@ -48,6 +48,7 @@ public:
         std::string name = {};   ///< of the section
         std::string label = {};  ///< of the stage, for messages; empty: the name
         int replica = 0;         ///< index of the replica that this rank works for
+        int lane_replicas = 1;   ///< replicas that share its lane
         int window = 1;          ///< micro-batches in flight
         bool backward = true;    ///< every forward has a backward
         DType dtype = DType::f32;
@@ -66,6 +67,10 @@ public:
     int section() const { return settings_.section; }  ///< colour
     int number() const { return settings_.stage; }     ///< among the stages of all sections
     int replica() const { return settings_.replica; }
+    /// The group of replicas that share its lane, which plans call a replica, and which part of the lane the
+    /// replica is.
+    int group() const { return settings_.replica / settings_.lane_replicas; }
+    int part() const { return settings_.replica % settings_.lane_replicas; }
     int index() const { return settings_.index; }  ///< among the stages of the section
     const std::string& name() const { return settings_.name; }
     const std::string& label() const { return settings_.label; }
@@ -98,10 +103,11 @@ public:
     std::vector<int> await_forward(std::span<const std::int64_t> samples, std::span<const int> slots = {});
     /// Waits for the gradients of the micro-batch's outputs.
     void await_backward(int micro_batch);
-    /// Runs the micro-batch, sends its outputs and adds to `result`. Call await_forward() before. Waiting
-    /// time counts from `requested_s` (comm::now_s()) on.
-    TaskMarks forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
-                      model::Result& result, double requested_s);
+    /// Runs this replica's part of the micro-batch, sends its outputs and adds to `result`. Call
+    /// await_forward() before. `lane_samples`: those of all parts. A part without samples computes nothing.
+    /// Waiting time counts from `requested_s` (comm::now_s()) on.
+    TaskMarks forward(int micro_batch, std::span<const std::int64_t> lane_samples, const model::Batch& batch,
+                      std::span<const int> slots, model::Result& result, double requested_s);
     /// Runs backward and sends the gradients of the inputs. Call await_backward() before. `last`: no other
     /// backward of this step follows, and the sums of gradients begin within it.
     TaskMarks backward(int micro_batch, double requested_s, bool last = false);
@@ -118,6 +124,7 @@ private:
     /// whether a slot is free.
     bool collect_drained();
     std::vector<std::vector<Tensor>> input_rows(std::span<const model::SampleView> samples);
+    Tensor no_rows() const;  ///< an output
     /// The gradients of the micro-batch's output, one from each edge that carries one.
     std::vector<Tensor> output_gradients(int micro_batch);
 

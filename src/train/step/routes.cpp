@@ -64,7 +64,7 @@ public:
     }
     const Rows& rows(const Consumer& consumer) {
         auto& rows = rows_[consumer.micro_batch];
-        if (!rows) rows = layout_(micro_batches_[consumer.micro_batch]->samples);
+        if (!rows) rows = layout_(*micro_batches_[consumer.micro_batch]);
         return (*rows)[consumer.position];
     }
 
@@ -74,6 +74,21 @@ private:
     std::vector<const schedule::MicroBatch*> micro_batches_;
     std::vector<std::optional<workload::RowPlacements>> rows_;  ///< by micro-batch
 };
+
+/// Returns where the ranks of a lane have the rows of a micro-batch, each part of the lane those of its
+/// samples. `rows_of(samples)`: the same for one part, whose ranks are numbered from 0.
+template <class RowsOf>
+RowLayout of_parts(parallel::Degrees degrees, RowsOf rows_of) {
+    return [degrees, rows_of](const schedule::MicroBatch& micro_batch) {
+        workload::RowPlacements all;
+        for (int part = 0; part < micro_batch.parts(); ++part)
+            for (Rows& rows : rows_of(micro_batch.of_part(part))) {
+                for (parallel::RowPlacement& placement : rows) placement.rank += part * degrees.ranks();
+                all.push_back(std::move(rows));
+            }
+        return all;
+    };
+}
 
 }  // namespace
 
@@ -100,7 +115,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
                     continue;
                 // Laid out once for all samples of the micro-batch, and not at all if none of them has a
                 // local end.
-                if (!rows) rows = produced(samples);
+                if (!rows) rows = produced(up[r][k]);
                 route.segments = segments_of(samples[i], (*rows)[i], consumers.rows(*consumer));
             }
         }
@@ -112,22 +127,22 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from
                                    const std::optional<EndReplicas>& local) {
     if (from.section == to.section) {
         const auto stream = [&](bool by_sample) {
-            return [&, by_sample](std::span<const std::int64_t> samples) {
+            return of_parts(from.degrees, [&, by_sample](std::span<const std::int64_t> samples) {
                 return workload::stream_of(workload::pack_sequences(table, from.section, samples),
                                            from.degrees, by_sample);
-            };
+            });
         };
         return routes(plan, from.section, to.section, stream(false), stream(true), local);
     }
-    const auto produced = [&](std::span<const std::int64_t> samples) {
+    const RowLayout produced = of_parts(from.degrees, [&](std::span<const std::int64_t> samples) {
         return workload::outputs_of(workload::pack_sequences(table, from.section, samples), from.degrees);
-    };
-    const auto consumed = [&](std::span<const std::int64_t> samples) {
+    });
+    const RowLayout consumed = of_parts(to.degrees, [&](std::span<const std::int64_t> samples) {
         std::vector<std::vector<Range>> places;
         for (const std::int64_t sample : samples)
             places.push_back(workload::places_of(table, from.section, to.section, sample, to.degrees));
         return workload::inputs_of(workload::pack_sequences(table, to.section, samples), places, to.degrees);
-    };
+    });
     return routes(plan, from.section, to.section, produced, consumed, local);
 }
 

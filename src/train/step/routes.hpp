@@ -14,9 +14,8 @@
 
 namespace maestro::train {
 
-/// How the ranks of a replica at one end of the edge hold the edge's rows, for a micro-batch of these
-/// samples.
-using RowLayout = std::function<workload::RowPlacements(std::span<const std::int64_t> samples)>;
+/// How the ranks of a lane at one end of the edge hold the edge's rows of a micro-batch.
+using RowLayout = std::function<workload::RowPlacements(const schedule::MicroBatch& micro_batch)>;
 
 /// The replicas of a rank at the two ends of an edge; empty where it holds nothing of that section.
 struct EndReplicas {
@@ -33,7 +32,8 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
                                    const RowLayout& produced, const RowLayout& consumed,
                                    const std::optional<EndReplicas>& local = {});
 
-/// A section at one end of an edge, and how the ranks of its replicas share the rows.
+/// A section at one end of an edge, and how the ranks of its replicas share the rows. Each part of a lane has
+/// the rows of its samples.
 struct EdgeSide {
     int section = 0;
     parallel::Degrees degrees = {};

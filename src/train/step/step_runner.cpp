@@ -74,7 +74,7 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         MAESTRO_CHECK(at != stages_.end(), "a task of stage {} on rank {}, which does not hold it",
                       task.stage, world_.rank());
         const int section = (*at)->section();
-        const auto& micro_batches = plan.batches[section][(*at)->replica()];
+        const auto& micro_batches = plan.batches[section][(*at)->group()];
         tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
         if (task.phase == schedule::Phase::backward) continue;
         // A lane reads only what its stage computes with. Requests are queued in the order of the agenda,
@@ -82,7 +82,9 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         const data::Part part = !table_.sees_pixels(section) ? data::Part::text
                                 : (*at)->index() == 0        ? data::Part::pixels
                                                              : data::Part::sizes;
-        tasks.back().ticket = prefetcher_.start({.samples = tasks.back().micro_batch->samples, .part = part});
+        const auto samples = tasks.back().micro_batch->of_part((*at)->part());
+        if (samples.empty()) continue;
+        tasks.back().ticket = prefetcher_.start({.samples = {samples.begin(), samples.end()}, .part = part});
     }
     return tasks;
 }
@@ -175,10 +177,11 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     LocalStage& stage = *task.stage;
     TaskMarks marks;
     if (task.forward()) {
-        const std::vector<data::Sample> samples = prefetcher_.take(task.ticket);
+        std::vector<data::Sample> samples;
+        if (task.ticket >= 0) samples = prefetcher_.take(task.ticket);
         announce(step, dispatch.task);  // a long read has replaced this by the name of its file
         const SampleViews views(samples);
-        marks = stage.forward(task.task.micro_batch,
+        marks = stage.forward(task.task.micro_batch, task.micro_batch->samples,
                               {.samples = views.all(),
                                .loss_scale = step.options.loss_scale,
                                .step = step.options.train ? step.plan.step : 0,
@@ -187,8 +190,9 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     } else {
         marks = stage.backward(task.task.micro_batch, requested_s, --step.backwards[&stage] == 0);
     }
-    done_.push_back({&stage, marks, step.rows.size()});
-    if (!leader) return;
+    done_.push_back({&stage, marks, std::nullopt});
+    if (!records(stage) || task.micro_batch->of_part(stage.part()).empty()) return;
+    done_.back().row = step.rows.size();
     // The times follow in read_times(): on a GPU they are not known yet, and waiting for them would keep the
     // host from issuing the next task.
     step.rows.push_back({.section = stage.section(),
@@ -213,11 +217,12 @@ void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
     for (const Done& done : done_) {
         const TaskTimes times = done.stage->measured(done.marks, free_s);
         free_s = std::max(free_s, times.end_s);
-        if (lane_comm_.rank() != 0) continue;
-        rows[done.row].start_s = times.start_s - origin_s_;
-        rows[done.row].end_s = times.end_s - origin_s_;
-        rows[done.row].wait_s = times.wait_s;
-        rows[done.row].weights_s = times.weights_s;
+        if (!done.row) continue;
+        io::TaskRow& row = rows[*done.row];
+        row.start_s = times.start_s - origin_s_;
+        row.end_s = times.end_s - origin_s_;
+        row.wait_s = times.wait_s;
+        row.weights_s = times.weights_s;
     }
     done_.clear();
 }
@@ -228,7 +233,7 @@ std::vector<io::SyncRow> StepRunner::take_syncs(std::int64_t step) {
         const std::vector<SyncSpan> spans = stage->take_syncs();
         for (const bool sums : {false, true}) {
             const SyncTotal total = total_of(spans, sums);
-            if (total.operations == 0 || lane_comm_.rank() != 0) continue;
+            if (total.operations == 0 || !records(*stage)) continue;
             rows.push_back({.section = stage->section(),
                             .replica = stage->replica(),
                             .stage = stage->index(),
@@ -242,6 +247,11 @@ std::vector<io::SyncRow> StepRunner::take_syncs(std::int64_t step) {
         }
     }
     return rows;
+}
+
+/// The first rank of a replica records its tasks.
+bool StepRunner::records(LocalStage& stage) {
+    return stage.module().mesh().rank_in_replica() == 0;
 }
 
 void StepRunner::announce(const Step& step, std::size_t index) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,14 +44,15 @@ public:
                bool ready);
 
     /// Collective over the lane: runs its agenda of the plan. The sums of gradients have begun at its end.
-    /// The leader appends one row for each task, whose times read_times() fills in.
+    /// The first rank of each replica on the lane appends one row for each task in which the replica has
+    /// samples. read_times() fills in the times.
     model::Result run(const schedule::StepPlan& plan, const StepOptions& options,
                       std::vector<io::TaskRow>& rows);
     /// Fills in when the tasks of the last run() ran. Waits until the device has finished them.
     void read_times(std::vector<io::TaskRow>& rows);
     /// To be called every step after the sums of its gradients. Returns what has ended since the last call:
-    /// on the leader of the lane, a row for the sums of `step` and one for the gathers of the step before,
-    /// for each of its stages that had any; elsewhere none.
+    /// on the first rank of a replica, a row for the sums of `step` and one for the gathers of the step
+    /// before, for each of its stages that had any; elsewhere none.
     std::vector<io::SyncRow> take_syncs(std::int64_t step);
 
 private:
@@ -59,7 +61,7 @@ private:
         schedule::Task task;
         LocalStage* stage;
         const schedule::MicroBatch* micro_batch;
-        std::int64_t ticket;  ///< of the prefetcher; -1 for a backward, which needs no samples
+        std::int64_t ticket;  ///< of the prefetcher; -1 for a backward and a part without samples
         bool forward() const { return task.phase == schedule::Phase::forward; }
         std::string describe() const;  ///< "section language stage 1, forward of micro-batch 3"
     };
@@ -75,7 +77,7 @@ private:
     struct Done {
         LocalStage* stage;
         TaskMarks marks;
-        std::size_t row;
+        std::optional<std::size_t> row;  ///< none on ranks that record nothing
     };
     /// Which task the lane runs now, and in which slots of its outputs' channels.
     struct TaskDispatch {
@@ -100,6 +102,7 @@ private:
     /// Collective over the lane: runs the task `chosen` of the leader, who alone has to pass it.
     void run_task(Step& step, std::size_t chosen, double requested_s);
     void announce(const Step& step, std::size_t task);  ///< to the watchdog
+    static bool records(LocalStage& stage);
 
     const comm::Communicator& world_;
     int lane_;

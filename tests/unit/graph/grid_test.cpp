@@ -5,14 +5,15 @@
 
 #include <random>
 #include <set>
+#include <utility>
 
 #include "unit/graph/sections.hpp"
 
 namespace maestro::graph {
 namespace {
 
-/// Random layouts of one to four sections, some on the ranks of an earlier one with tp and cp exchanged, laid
-/// on nodes of one to twelve ranks.
+/// Random layouts of one to four sections, laid on nodes of one to twelve ranks. Some are on the ranks of an
+/// earlier one, with tp and cp exchanged or with more replicas of fewer ranks.
 SectionGraph random_graph(std::mt19937& random) {
     const auto draw = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
     std::vector<Section> sections(static_cast<std::size_t>(draw(4)));
@@ -24,7 +25,9 @@ SectionGraph random_graph(std::mt19937& random) {
         if (s == 0 || draw(2) == 1 || !sections[host].colocate_with.empty()) continue;
         sections[s].colocate_with = sections[host].name;
         sections[s].layout = sections[host].layout;
-        std::swap(sections[s].layout.tp, sections[s].layout.cp);
+        Layout& layout = sections[s].layout;
+        std::swap(layout.tp, layout.cp);
+        if (draw(2) == 1) layout.dp *= std::exchange(layout.tp, 1);
     }
     std::vector<Refusal> refusals;
     SectionGraph graph = make_graph(sections, {}, refusals, draw(12));
@@ -38,15 +41,16 @@ TEST(Grid, RanksAndPlacesAreOneToOne) {
         const SectionGraph graph = random_graph(random);
         for (const Section& section : graph.sections) {
             const Layout& l = section.layout;
-            int rank = section.first_rank;  // tp fastest, then cp, stage, replica
-            for (int replica = 0; replica < l.dp; ++replica)
+            int rank = section.first_rank;  // tp fastest, then cp, part of the lane, stage, group
+            for (int group = 0; group < l.dp / section.lane_replicas; ++group)
                 for (int stage = 0; stage < l.pp; ++stage)
-                    for (int cp = 0; cp < l.cp; ++cp)
-                        for (int tp = 0; tp < l.tp; ++tp, ++rank) {
-                            const Place place{replica, stage, cp, tp};
-                            ASSERT_EQ(rank_at(section, place), rank);
-                            ASSERT_EQ(place_of(section, rank), place);
-                        }
+                    for (int part = 0; part < section.lane_replicas; ++part)
+                        for (int cp = 0; cp < l.cp; ++cp)
+                            for (int tp = 0; tp < l.tp; ++tp, ++rank) {
+                                const Place place{group * section.lane_replicas + part, stage, cp, tp};
+                                ASSERT_EQ(rank_at(section, place), rank);
+                                ASSERT_EQ(place_of(section, rank), place);
+                            }
             EXPECT_FALSE(holds(section, section.first_rank - 1));
             EXPECT_FALSE(holds(section, rank));
         }
@@ -68,13 +72,14 @@ TEST(Grid, LanesPartitionTheWorld) {
         for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
         EXPECT_EQ(seen, all) << "each rank once, lanes in the order of their leaders";
         for (const Section& section : graph.sections)
-            for (int replica = 0; replica < section.layout.dp; ++replica)
+            for (int group = 0; group < section.groups(); ++group)
                 for (int stage = 0; stage < section.layout.pp; ++stage) {
-                    // Colocated sections agree on who is in a lane, whatever their tp and cp.
-                    const std::vector<int> ranks = ranks_of(graph, lane_of(section, replica, stage));
+                    // Colocated sections agree on who is in a lane, whatever their layouts.
+                    const std::vector<int> ranks = ranks_of(graph, lane_of(section, group, stage));
+                    const int replica = group * section.lane_replicas;
                     EXPECT_EQ(ranks.front(), rank_at(section, {.replica = replica, .pp = stage}));
                     for (const int rank : ranks) {
-                        EXPECT_EQ(place_of(section, rank)->replica, replica);
+                        EXPECT_EQ(place_of(section, rank)->replica / section.lane_replicas, group);
                         EXPECT_EQ(place_of(section, rank)->pp, stage);
                     }
                 }
@@ -92,13 +97,22 @@ TEST(Grid, DescribesPlacesByTheDegreesThatAreThere) {
     EXPECT_EQ(describe_ranks(graph.sections[1]), "ranks 1-12");
 }
 
-TEST(Grid, ColocatedSectionsNeedOneListOfTasks) {
-    const Section host = section("host", {.dp = 2}), guest = section("guest", {.dp = 1, .tp = 2}, "host");
+TEST(Grid, LanesHoldWholeReplicasOfColocatedSections) {
     std::vector<Refusal> refusals;
-    make_graph({host, guest}, {}, refusals);
+    const SectionGraph graph =
+        make_graph({section("language", {.dp = 2, .tp = 4}), section("vision", {.dp = 8}, "language"),
+                    section("teacher", {.dp = 4, .cp = 2}, "language")},
+                   {}, refusals);
+    ASSERT_TRUE(refusals.empty()) << refusals.front().what;
+    EXPECT_EQ(graph.lanes, 2);
+    EXPECT_EQ(describe_place(graph, 6), "language replica 1 tp 2, vision replica 6, teacher replica 3 cp 0");
+    // Stages of six ranks would be needed, but each replica of 'host' has two stages of three.
+    make_graph({section("host", {.dp = 1, .tp = 3, .pp = 2}), section("guest", {.dp = 3, .cp = 2}, "host")},
+               {}, refusals);
     ASSERT_EQ(refusals.size(), 1u);
-    EXPECT_EQ(refusals[0].key, "section.guest.colocate_with");
-    EXPECT_NE(refusals[0].what.find("equal dp and pp"), std::string::npos) << refusals[0].what;
+    EXPECT_EQ(refusals[0].key, "section.host.layout.dp");
+    EXPECT_NE(refusals[0].what.find("lanes of 6 ranks"), std::string::npos) << refusals[0].what;
+    EXPECT_NE(refusals[0].what.find("dp of 'host' to be a multiple of 2"), std::string::npos);
 }
 
 }  // namespace

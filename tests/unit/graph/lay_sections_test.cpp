@@ -65,15 +65,15 @@ TEST(LaySections, CutsBetweenReplicasRatherThanLanes) {
 }
 
 TEST(LaySections, CountsBordersByWhatTheyCut) {
-    const Layout layout{.dp = 2, .tp = 2, .pp = 3};  // replicas of six ranks, lanes of two
-    EXPECT_EQ(cuts_of(layout, 0, 0), (Cuts{0, 0, 0}));
-    EXPECT_EQ(cuts_of(layout, 0, 12), (Cuts{0, 0, 0}));
-    EXPECT_EQ(cuts_of(layout, 12, 12), (Cuts{0, 0, 0}));
-    EXPECT_EQ(cuts_of(layout, 0, 6), (Cuts{0, 0, 1}));
-    EXPECT_EQ(cuts_of(layout, 2, 6), (Cuts{0, 2, 2}));
-    EXPECT_EQ(cuts_of(layout, 1, 6), (Cuts{2, 2, 2}));
-    EXPECT_EQ(cuts_of(layout, 0, 4), (Cuts{0, 2, 2}));
-    EXPECT_EQ(cuts_of(layout, 0, 1), (Cuts{6, 10, 11}));
+    const Section laid = section("a", {.dp = 2, .tp = 2, .pp = 3});  // replicas of six ranks, lanes of two
+    EXPECT_EQ(cuts_of(laid, 0, 0), (Cuts{0, 0, 0}));
+    EXPECT_EQ(cuts_of(laid, 0, 12), (Cuts{0, 0, 0}));
+    EXPECT_EQ(cuts_of(laid, 12, 12), (Cuts{0, 0, 0}));
+    EXPECT_EQ(cuts_of(laid, 0, 6), (Cuts{0, 0, 1}));
+    EXPECT_EQ(cuts_of(laid, 2, 6), (Cuts{0, 2, 2}));
+    EXPECT_EQ(cuts_of(laid, 1, 6), (Cuts{2, 2, 2}));
+    EXPECT_EQ(cuts_of(laid, 0, 4), (Cuts{0, 2, 2}));
+    EXPECT_EQ(cuts_of(laid, 0, 1), (Cuts{6, 10, 11}));
 }
 
 TEST(LaySections, MovesColocatedSectionsWithTheirHost) {

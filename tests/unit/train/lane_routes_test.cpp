@@ -34,17 +34,23 @@ struct Case {
     Degrees up, down;
     std::vector<channel::Route> routes;
     channel::ChannelSpec spec;
+    int up_parts = 1, down_parts = 1;  ///< of a lane
 };
 
-int most_samples(const Batches& section) {
-    std::size_t most = 1;
-    for (const auto& replica : section)
-        for (const auto& batch : replica) most = std::max(most, batch.samples.size());
-    return static_cast<int>(most);
+/// Divides the samples of every micro-batch among the parts of its lane.
+void divide(Batches& section, int parts, Dice& dice) {
+    for (auto& replica : section)
+        for (schedule::MicroBatch& batch : replica) {
+            const auto samples = static_cast<std::int64_t>(batch.samples.size());
+            for (int part = 1; part < parts; ++part)
+                batch.part_ends.push_back(static_cast<int>(dice.up_to(samples)));
+            std::sort(batch.part_ends.begin(), batch.part_ends.end());
+            if (parts > 1) batch.part_ends.push_back(static_cast<int>(samples));
+        }
 }
 
-channel::Side side(std::size_t replicas, Degrees degrees, int& rank) {
-    channel::Side side(replicas, std::vector<int>(static_cast<std::size_t>(degrees.ranks())));
+channel::Side side(std::size_t replicas, int ranks, int& rank) {
+    channel::Side side(replicas, std::vector<int>(static_cast<std::size_t>(ranks)));
     for (auto& replica : side)
         for (int& r : replica) r = rank++;
     return side;
@@ -54,8 +60,8 @@ channel::ChannelSpec spec_of(const Case& c, std::int64_t max_sent, std::int64_t 
     channel::ChannelSpec spec;
     spec.name = "edge";
     int rank = 0;
-    spec.producers = side(c.plan.batches[0].size(), c.up, rank);
-    spec.consumers = side(c.plan.batches[2].size(), c.down, rank);
+    spec.producers = side(c.plan.batches[0].size(), c.up_parts * c.up.ranks(), rank);
+    spec.consumers = side(c.plan.batches[2].size(), c.down_parts * c.down.ranks(), rank);
     spec.max_sent = max_sent;
     spec.max_received = max_received;
     spec.max_samples = 64;
@@ -76,11 +82,31 @@ std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const parallel::Pa
     return owners;
 }
 
-template <class Visit>
-void each_batch(const Batches& section, Visit visit) {
+/// The samples of a micro-batch in one part of the lane.
+struct PartOfBatch {
+    int replica = 0, micro_batch = 0, part = 0;
+    Samples samples;
+};
+
+std::vector<PartOfBatch> parts_of(const Batches& section) {
+    std::vector<PartOfBatch> all;
     for (std::size_t r = 0; r < section.size(); ++r)
         for (std::size_t k = 0; k < section[r].size(); ++k)
-            visit(static_cast<int>(r), static_cast<int>(k), section[r][k].samples);
+            for (int part = 0; part < section[r][k].parts(); ++part) {
+                const auto samples = section[r][k].of_part(part);
+                all.push_back(
+                    {static_cast<int>(r), static_cast<int>(k), part, {samples.begin(), samples.end()}});
+            }
+    return all;
+}
+
+int most_samples(const Batches& section, bool of_a_part) {
+    std::size_t most = 1;
+    for (const auto& replica : section)
+        for (const auto& batch : replica)
+            for (int part = 0; part < batch.parts(); ++part)
+                most = std::max(most, (of_a_part ? batch.of_part(part) : std::span(batch.samples)).size());
+    return static_cast<int>(most);
 }
 
 /// `packing(samples)` packs a micro-batch of the producer. A row of output lies where the first of the rows
@@ -88,17 +114,17 @@ void each_batch(const Batches& section, Visit visit) {
 template <class PackingOf>
 Owners producers_of(const Case& c, PackingOf packing_of) {
     Owners owners;
-    each_batch(c.plan.batches[0], [&](int replica, int k, const Samples& samples) {
+    for (const auto& [replica, k, part, samples] : parts_of(c.plan.batches[0])) {
         const workload::PackedSequences packing = packing_of(samples);
         const auto rows = by_row(workload::partition_of(packing, c.up), packing);
         for (std::size_t i = 0; i < samples.size(); ++i) {
             std::int64_t number = 0;
             for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s)
                 for (std::size_t r = 0; r < rows[s].size(); r += static_cast<std::size_t>(packing.unit))
-                    owners[{samples[i], number++}] = {replica, k, rows[s][r].first,
+                    owners[{samples[i], number++}] = {replica, k, part * c.up.ranks() + rows[s][r].first,
                                                       rows[s][r].second / packing.unit};
         }
-    });
+    }
     return owners;
 }
 
@@ -106,22 +132,25 @@ Owners producers_of(const Case& c, PackingOf packing_of) {
 template <class PackingOf, class Positions>
 Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
     Owners owners;
-    each_batch(c.plan.batches[2], [&](int replica, int k, const Samples& samples) {
+    for (const auto& [replica, k, part, samples] : parts_of(c.plan.batches[2])) {
         const workload::PackedSequences packing = packing_of(samples);
         const auto rows = by_row(workload::partition_of(packing, c.down), packing);
         for (std::size_t i = 0; i < samples.size(); ++i) {
             // Rows of the sample lie on a rank in the order of its local rows.
             const std::vector<std::int64_t> at = positions(samples[i]);
             for (std::size_t e = 0; e < at.size(); ++e) {
-                const auto [rank, local] = rows[i][static_cast<std::size_t>(at[e])];
-                const auto before = std::count_if(at.begin(), at.end(), [&](std::int64_t other) {
+                const int rank = rows[i][static_cast<std::size_t>(at[e])].first;
+                const auto earlier = [&, mine = rows[i][static_cast<std::size_t>(at[e])],
+                                      i = i](std::int64_t other) {
                     const auto [other_rank, other_local] = rows[i][static_cast<std::size_t>(other)];
-                    return other_rank == rank && other_local < local;
-                });
-                owners[{samples[i], static_cast<std::int64_t>(e)}] = {replica, k, rank, before};
+                    return other_rank == mine.first && other_local < mine.second;
+                };
+                const auto before = std::count_if(at.begin(), at.end(), earlier);
+                owners[{samples[i], static_cast<std::int64_t>(e)}] = {replica, k,
+                                                                      part * c.down.ranks() + rank, before};
             }
         }
-    });
+    }
     return owners;
 }
 
@@ -160,9 +189,8 @@ void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
         if (const auto to = down.find(row); to != down.end())
             expected += number_of(from, 1) * (number_of(to->second, 2) + row.first);
     std::map<std::int64_t, int> micro_batch;  // of the consumer
-    each_batch(c.plan.batches[2], [&](int, int k, const Samples& samples) {
-        for (const std::int64_t sample : samples) micro_batch[sample] = k;
-    });
+    for (const PartOfBatch& batch : parts_of(c.plan.batches[2]))
+        for (const std::int64_t sample : batch.samples) micro_batch[sample] = batch.micro_batch;
     std::map<int, channel::Manifest> manifests;
     for (const int rank : channel::ranks_of(c.spec))
         manifests.emplace(rank, channel::manifest_of(c.spec, rank, c.routes));
@@ -231,14 +259,14 @@ TEST(LaneRoutes, OfSamplesOfAnyLengthEvenNone) {
             }
             return packing;
         };
-        const auto produced = [&](std::span<const std::int64_t> samples) {
-            return workload::outputs_of(packing_of(samples), c.up);
+        const auto produced = [&](const schedule::MicroBatch& micro_batch) {
+            return workload::outputs_of(packing_of(micro_batch.samples), c.up);
         };
-        const auto consumed = [&](std::span<const std::int64_t> samples) {
+        const auto consumed = [&](const schedule::MicroBatch& micro_batch) {
             std::vector<std::vector<Range>> places;
-            for (const std::int64_t sample : samples)
+            for (const std::int64_t sample : micro_batch.samples)
                 places.push_back({{0, lengths[static_cast<std::size_t>(sample)]}});
-            return workload::inputs_of(packing_of(samples), places, c.down);
+            return workload::inputs_of(packing_of(micro_batch.samples), places, c.down);
         };
         c.routes = routes(c.plan, 0, 2, produced, consumed);
         c.spec = spec_of(c, 1000, 1000);
@@ -322,24 +350,29 @@ protected:
                random_degrees(dice),
                random_degrees(dice),
                {},
-               {}};
+               {},
+               dice.from_one_to(3),
+               dice.from_one_to(3)};
+        divide(c.plan.batches[0], c.up_parts, dice);
+        divide(c.plan.batches[2], c.down_parts, dice);
         if (section == 1) c.plan.batches[1] = c.plan.batches[0];  // the teacher packs as vision did
-        const workload::LaneSpec producer{section, most_samples(c.plan.batches[0]), c.up},
-            consumer{2, most_samples(c.plan.batches[2]), c.down};
+        const workload::LaneSpec producer{section, most_samples(c.plan.batches[0], true), c.up},
+            lane{section, most_samples(c.plan.batches[0], false), c.up},
+            consumer{2, most_samples(c.plan.batches[2], true), c.down};
         c.routes = routes(c.plan, {section, c.up}, {2, c.down}, *table_);
-        c.spec = spec_of(c, max_rows_sent(*table_, producer), max_rows_received(*table_, producer, consumer));
+        c.spec = spec_of(c, max_rows_sent(*table_, producer), max_rows_received(*table_, lane, consumer));
         const auto packing = [&](int s) {
             return [this, s](std::span<const std::int64_t> samples) {
                 return workload::pack_sequences(*table_, s, samples);
             };
         };
-        each_batch(c.plan.batches[0], [&](int, int, const Samples& samples) {
-            const workload::PackedSequences packed = packing(section)(samples);
+        for (const PartOfBatch& batch : parts_of(c.plan.batches[0])) {
+            const workload::PackedSequences packed = packing(section)(batch.samples);
             const parallel::Partition partition = workload::partition_of(packed, c.up);
             for (int cp = 0; cp < c.up.cp; ++cp)
                 for (const std::int64_t rows : partition.tp_rows(cp))
                     EXPECT_LE(rows / packed.unit, c.spec.max_sent);
-        });
+        }
         const Owners up = producers_of(c, packing(section)), down = consumers_of(c, packing(2), positions);
         expect_rows(c, up, down);
         expect_adjoint(c, up, down);  // by manifests, which hold the slots against max_received
@@ -374,13 +407,14 @@ TEST_F(LaneRoutesOfFile, BetweenStagesEveryRankPassesItsRowsOn) {
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
         SCOPED_TRACE(seed);
         Dice dice(seed);
-        const schedule::StepPlan plan = random_plan(dice, dice.from_one_to(2), dice.from_one_to(2), kSamples);
+        schedule::StepPlan plan = random_plan(dice, dice.from_one_to(2), dice.from_one_to(2), kSamples);
         const int section = seed % 2 == 0 ? 0 : 2;
+        divide(plan.batches[static_cast<std::size_t>(section)], dice.from_one_to(3), dice);
         const EdgeSide side{section, random_degrees(dice)};
         std::map<std::int64_t, const channel::Route*> route_of;
         const auto found = routes(plan, side, side, *table_);
         for (const channel::Route& r : found) ASSERT_TRUE(route_of.emplace(r.sample, &r).second);
-        each_batch(plan.batches[section], [&](int replica, int k, const Samples& samples) {
+        for (const auto& [replica, k, part, samples] : parts_of(plan.batches[section])) {
             std::vector<std::int64_t> rows(static_cast<std::size_t>(side.degrees.ranks()), 0);  // by rank
             for (const std::int64_t sample : samples) {
                 const channel::Route& route = *route_of.at(sample);
@@ -390,7 +424,8 @@ TEST_F(LaneRoutesOfFile, BetweenStagesEveryRankPassesItsRowsOn) {
                 std::vector<std::int64_t> of_sample(rows.size(), 0);
                 for (const channel::RowSegment& s : route.segments) {
                     ASSERT_EQ(s.producer, s.consumer);
-                    const auto rank = static_cast<std::size_t>(s.producer);
+                    const auto rank = static_cast<std::size_t>(s.producer - part * side.degrees.ranks());
+                    ASSERT_LT(rank, rows.size());
                     ASSERT_EQ(s.producer_row, rows[rank]) << "sample " << sample << " on rank " << rank;
                     ASSERT_EQ(s.consumer_row, of_sample[rank]);
                     rows[rank] += s.rows;
@@ -405,7 +440,7 @@ TEST_F(LaneRoutesOfFile, BetweenStagesEveryRankPassesItsRowsOn) {
                 EXPECT_EQ(rows[static_cast<std::size_t>(rank)],
                           partition.tp_rows(
                               rank / side.degrees.tp)[static_cast<std::size_t>(rank % side.degrees.tp)]);
-        });
+        }
     }
 }
 

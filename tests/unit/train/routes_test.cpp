@@ -46,10 +46,10 @@ using RowsOf = std::function<std::int64_t(std::int64_t)>;
 /// each sample at the consumer.
 std::vector<Route> routes_of(const StepPlan& plan, int from, int to, const RowsOf& rows_of) {
     const auto held = [&](bool together) {
-        return [&rows_of, together](std::span<const std::int64_t> samples) {
+        return [&rows_of, together](const schedule::MicroBatch& micro_batch) {
             workload::RowPlacements all;
             std::int64_t row = 0;
-            for (const std::int64_t sample : samples) {
+            for (const std::int64_t sample : micro_batch.samples) {
                 const std::int64_t rows = rows_of(sample);
                 auto& placed = all.emplace_back();
                 if (rows > 0) placed.push_back({0, rows, 0, together ? row : 0});
@@ -127,10 +127,10 @@ TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
         const int fanout = 1 + static_cast<int>(dice.up_to(2));
         const StepPlan plan = random_plan(dice, 3, fanout, 40);
         std::set<std::int64_t> laid_out;
-        const RowLayout layout = [&](std::span<const std::int64_t> samples) {
+        const RowLayout layout = [&](const schedule::MicroBatch& micro_batch) {
             workload::RowPlacements rows;
             std::int64_t row = 0;
-            for (const std::int64_t sample : samples) {
+            for (const std::int64_t sample : micro_batch.samples) {
                 laid_out.insert(sample);
                 rows.push_back({{0, 1, 0, row++}});
             }
