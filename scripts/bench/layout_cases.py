@@ -233,6 +233,8 @@ CASES = [
     moe("", "dp2 pp2 cp2r etp2", READY),
     moe("tp4", "tp4 ep2", shared=True),
     moe("dp2", "dp2 tp2 ep2", *TIGHT, quick=True),
+    moe("dp4", "tp4 ep2 etp2", READY, shared=True),
+    moe("dp2", "tp2 ep2", model=BALANCED),
     moe("", "tp4 ep4", model=SIGMOID),
     moe("cp2r", "dp2 tp2 ep2", model=(*MIXED, *BALANCED), quick=True),
     moe("", "tp2 ep2", model=FROZEN_EXPERTS),

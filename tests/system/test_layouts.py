@@ -17,7 +17,8 @@ LOSS, NORM, GRADIENT = 1e-6, 1e-5, 2e-5  # measured, at most: see scripts/bench/
 # With experts, a row whose choice is nearly a tie may choose another one after some steps.
 FREE_ROUTING = 1e-4
 # Layouts to save and to resume in.
-CUBE, RINGS, PIPES, ONE = vlm("cp2r", "tp2 cp2r"), vlm("tp3", "cp3r"), vlm("pp2", "dp2 pp2 tp2"), vlm("", "", shared=True)
+CUBE, RINGS, PIPES, ONE = vlm("cp2r", "tp2 cp2r"), vlm("dp2 tp3", "cp3r"), vlm("pp2", "dp2 pp2 tp2"), vlm("", "", shared=True)
+SHARED = vlm("dp4", "tp2 cp2r", shared=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_checkpoints_go_from_layout_to_layout(workspace):
     every = ["checkpoint.every=2", "checkpoint.keep=9"]
     train(workspace, ONE, "whole", ["train.steps=10", *every])
     train(workspace, CUBE, "cube", ["train.steps=10", *every])
-    for step, case in zip((2, 4, 6, 8, 10), (CUBE, PIPES, ONE, RINGS, CUBE)):
+    for step, case in zip((2, 4, 6, 8, 10), (CUBE, PIPES, SHARED, RINGS, CUBE)):
         train(workspace, case, "wandering", [f"train.steps={step}", *every], options=[] if step == 2 else ["--resume", "auto"])
     for name in ("cube", "wandering"):
         assert relative(workspace.losses(name), workspace.losses("whole")) <= 1e-6
@@ -115,5 +116,6 @@ def test_what_ranks_trained_together_is_evaluated_on_any_number(workspace):
     for ranks in (1, 3):
         found = evaluate(workspace, ranks, DECK, "--checkpoint", "runs/cube", values=CUBE.values)
         assert np.isclose(found["loss"], one["loss"], rtol=1e-6) and found["names"] == one["names"] > 0
-    found = evaluate(workspace, PIPES.ranks, DECK, "--checkpoint", "runs/cube", values=PIPES.values)
-    assert np.isclose(found["loss"], one["loss"], rtol=1e-6) and found["names"] == one["names"]
+    for case in (PIPES, SHARED):
+        found = evaluate(workspace, case.ranks, DECK, "--checkpoint", "runs/cube", values=case.values)
+        assert np.isclose(found["loss"], one["loss"], rtol=1e-6) and found["names"] == one["names"]
