@@ -74,13 +74,15 @@ std::string cycle_text(const SectionGraph& graph) {
     return text;
 }
 
-/// Returns how many ranks a lane needs to hold whole replicas of a section and of all others on its ranks.
+/// Returns how many ranks a lane needs to hold whole replicas of a section and of all others on its ranks,
+/// and all ranks that share experts.
 std::int64_t lane_ranks_for(const std::vector<Section>& sections, const Section& section) {
     const auto host_of = [](const Section& s) { return s.colocate_with.empty() ? s.name : s.colocate_with; };
     std::int64_t ranks = 1;
     for (const Section& other : sections)
         if (host_of(other) == host_of(section))
-            ranks = std::lcm(ranks, std::max<std::int64_t>(other.layout.stage_ranks(), 1));
+            for (const int needed : {other.layout.stage_ranks(), other.layout.expert_ranks()})
+                ranks = std::lcm(ranks, std::max<std::int64_t>(needed, 1));
     return ranks;
 }
 
@@ -100,15 +102,17 @@ void check_lanes(const SectionGraph& graph, std::vector<Refusal>& refusals) {
         const std::int64_t ranks = lane_ranks_for(graph.sections, s);
         if (s.lane_ranks() == ranks) continue;
         std::vector<std::string> sizes;
-        for (const Section& other : graph.sections)
-            if (holds(other, s.first_rank))
-                sizes.push_back(fmt::format("{} for '{}'", other.layout.stage_ranks(), other.name));
-        refusals.push_back(
-            {"section." + s.name + ".layout.dp",
-             fmt::format(
-                 "cp x tp is {}, so that they can share lanes of {} ranks; that needs dp of '{}' to be "
-                 "a multiple of {}, it is {}",
-                 fmt::join(sizes, " and "), ranks, s.name, ranks / s.layout.stage_ranks(), s.layout.dp)});
+        for (const Section& other : graph.sections) {
+            if (!holds(other, s.first_rank)) continue;
+            sizes.push_back(fmt::format("cp x tp is {} for '{}'", other.layout.stage_ranks(), other.name));
+            if (other.layout.expert_ranks() > 1)
+                sizes.back() += fmt::format(", ep x etp is {}", other.layout.expert_ranks());
+        }
+        refusals.push_back({"section." + s.name + ".layout.dp",
+                            fmt::format("{}: lanes of {} ranks hold all of that, and need dp of '{}' to be a "
+                                        "multiple of {}; it is {}",
+                                        fmt::join(sizes, " and "), ranks, s.name,
+                                        ranks / s.layout.stage_ranks(), s.layout.dp)});
     }
 }
 

@@ -29,7 +29,8 @@ struct Layout {
     int first_rank = -1;           ///< of the world; -1: laid by the grid
     int stage_count() const { return pp * chunks; }
     int ranks() const { return dp * tp * cp * pp; }
-    int stage_ranks() const { return tp * cp; }  ///< ranks of a replica that hold a stage together
+    int stage_ranks() const { return tp * cp; }    ///< ranks of a replica that hold a stage together
+    int expert_ranks() const { return ep * etp; }  ///< ranks that share the experts of a layer
 };
 
 /// A section. Its position in the list is its colour.
@@ -51,6 +52,8 @@ struct Section {
     int groups() const { return layout.dp / lane_replicas; }
     int lanes() const { return groups() * layout.pp; }
     int lane_ranks() const { return lane_replicas * layout.stage_ranks(); }
+    /// Whether replicas share experts, and then run every micro-batch together, also those without samples.
+    bool replicas_share_experts() const { return layout.stage_ranks() % layout.expert_ranks() != 0; }
     /// Samples of a micro-batch of a group: `micro_batch` for each replica, but at most about 2^30.
     int lane_micro_batch() const { return lane_replicas * std::min(micro_batch, (1 << 30) / lane_replicas); }
 };

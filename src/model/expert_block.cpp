@@ -87,11 +87,17 @@ ExpertBlock::Weights ExpertBlock::declare(parallel::ParameterStore& store, const
 }
 
 std::vector<std::int64_t> ExpertBlock::rows_by_rank(const parallel::Sequences& sequences) const {
-    const int tp = mesh_->degrees().tp, ranks = group_.degrees.ranks(),
-              first = mesh_->rank_in_replica() / ranks * ranks;
+    const int tp = mesh_->degrees().tp, replica = mesh_->degrees().ranks(), ranks = group_.degrees.ranks();
+    const auto lane = static_cast<int>(sequences.lane_rows.size());
+    // The group's first rank in the lane, or, if the rows of other replicas are not known, in the replica.
+    const int self = mesh_->rank_in_stage(), first = self / ranks * ranks;
     std::vector<std::int64_t> rows;
-    for (int rank = first; rank < first + ranks; ++rank)
-        rows.push_back(sequences.partition.tp_rows(rank / tp)[static_cast<std::size_t>(rank % tp)]);
+    for (int rank = first; rank < first + ranks; ++rank) {
+        const int here = rank % replica;
+        rows.push_back(lane > 0
+                           ? sequences.lane_rows[static_cast<std::size_t>(rank % lane)]
+                           : sequences.partition.tp_rows(here / tp)[static_cast<std::size_t>(here % tp)]);
+    }
     return rows;
 }
 

@@ -165,6 +165,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     const PackedBatch packed = pack(batch);
     auto state = std::make_unique<State>(partition(packed));
     state->sequences.loss_shares = loss_shares(packed, batch.loss_scale);
+    state->sequences.lane_rows.assign(batch.lane_rows.begin(), batch.lane_rows.end());
     check_inputs(batch, inputs, *state);
     if (recorded_) begin_prompt(packed, *state);
     // A frozen section has no backward pass, which is the only reader of everything but the output: its

@@ -75,6 +75,9 @@ struct Batch {
     double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
     std::int64_t step = 0;  ///< counted from 1; 0 outside of training
     bool train = true;      ///< false: compute the loss and exact match, but no gradients
+    /// Where replicas share experts: the rows of the micro-batch in the residual stream of each rank of the
+    /// lane, in their order. Empty: as many for every replica.
+    std::span<const std::int64_t> lane_rows = {};
 };
 
 /// What a section reports about its micro-batches. Each rank of a replica reports a part; the sum over the

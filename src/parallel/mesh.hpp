@@ -107,13 +107,13 @@ public:
     int tp_rank() const { return tp().rank(); }
     int cp_rank() const { return cp().rank(); }
     int rank_in_replica() const { return cp_rank() * shape_.degrees.tp + tp_rank(); }
+    /// Returns this rank's number among all ranks of the mesh, replica after replica.
+    int rank_in_stage() const { return dp_rank_ * shape_.degrees.ranks() + rank_in_replica(); }
     /// Returns this rank's index along kDataAxes, among the ranks that hold the same weights.
     int data_rank() const { return dp_rank_ * shape_.degrees.cp + cp_rank(); }
     /// Returns this rank's index along kDataAxes or kExpertDataAxes.
     int copy_of(Axes axes) const {
-        return axes == kExpertDataAxes
-                   ? (dp_rank_ * shape_.degrees.ranks() + rank_in_replica()) / shape_.experts.ranks()
-                   : data_rank();
+        return axes == kExpertDataAxes ? rank_in_stage() / shape_.experts.ranks() : data_rank();
     }
     collective::ProcessGroup& ep() const { return group(Axis::ep); }
     /// Returns this rank's part of `size` heads, channels or tokens that are split over tp.

@@ -26,9 +26,10 @@ struct Sequences {
                         backend::Arena& arena);
 
     Partition partition;
-    std::int64_t rows = 0;              ///< of the slice
-    std::vector<std::int64_t> tp_rows;  ///< rows of each tp rank of the slice
-    Tensor cos, sin;                    ///< rotary tables, [rows, head_dim / 2]
+    std::int64_t rows = 0;                ///< of the slice
+    std::vector<std::int64_t> tp_rows;    ///< rows of each tp rank of the slice
+    std::vector<std::int64_t> lane_rows;  ///< model::Batch::lane_rows
+    Tensor cos, sin;                      ///< rotary tables, [rows, head_dim / 2]
     /// By sequence: the share of its targets' loss weights in the sum of the step. Empty: no targets.
     std::vector<double> loss_shares;
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -50,7 +51,9 @@ public:
           others_(static_cast<double>(scenario.graph.sections[section].micro_batch - 1) * lengths.sum /
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
         if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
-        probe_.shape.dp = 1;     // a task does not know of other replicas
+        // A task does not know of other replicas than those with which it shares experts.
+        const graph::Layout& layout = scenario.graph.sections[section].layout;
+        probe_.shape.dp = std::lcm(layout.stage_ranks(), layout.expert_ranks()) / layout.stage_ranks();
         probe_.shape.tied = {};  // nor of the other end of a pipeline
     }
 

@@ -187,6 +187,14 @@ parallel::Partition partition_of(const PackedSequences& packing, parallel::Degre
     return parallel::Partition(packing.lengths, packing.mask, degrees, packing.unit);
 }
 
+std::vector<std::int64_t> rows_of_ranks(const PackedSequences& packing, parallel::Degrees degrees) {
+    const parallel::Partition partition = partition_of(packing, degrees);
+    std::vector<std::int64_t> rows;
+    for (int cp = 0; cp < degrees.cp; ++cp)
+        for (const std::int64_t of_rank : partition.tp_rows(cp)) rows.push_back(of_rank);
+    return rows;
+}
+
 RowPlacements outputs_of(const PackedSequences& packing, parallel::Degrees degrees) {
     const auto sequences = partition_of(packing, degrees).placements();
     RowPlacements outputs(packing.samples.size() - 1);

@@ -45,6 +45,9 @@ PackedSequences pack_sequences(const SampleTable& table, int section,
                                std::span<const model::SampleShape> samples);
 parallel::Partition partition_of(const PackedSequences& packing, parallel::Degrees degrees);
 
+/// Returns the rows of the residual stream on each rank of a replica's stage, in their order.
+std::vector<std::int64_t> rows_of_ranks(const PackedSequences& packing, parallel::Degrees degrees);
+
 /// For each sample, in ascending order of its rows on the edge: which rank of the lane holds which of them.
 using RowPlacements = std::vector<std::vector<parallel::RowPlacement>>;
 

@@ -133,13 +133,6 @@ void check_experts(const graph::Section& section, const model::ModelSpec& m,
     if (!check("layout.ep", l.ep, "experts", m.experts.count) ||
         !check("layout.etp", l.etp, "channels of an expert", m.experts.mlp))
         return;
-    if (l.stage_ranks() % (l.ep * l.etp) != 0)
-        refusals.push_back(
-            {section_key(section, l.ep > 1 ? "layout.ep" : "layout.etp"),
-             fmt::format(
-                 "ep x etp = {} does not divide the {} ranks of a replica (cp x tp); experts that several "
-                 "replicas share are not built yet",
-                 l.ep * l.etp, l.stage_ranks())});
 }
 
 /// Every stage has at least one layer, and all stages have all layers.

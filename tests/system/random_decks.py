@@ -135,10 +135,22 @@ def fits(heads, kv, tp, cp, kind):
 
 
 def lane_replicas(layouts, shared):
-    """How many replicas of each section are on a lane, which holds whole replicas of all sections on its ranks."""
+    """How many replicas of each section are on a lane, which holds whole replicas of all sections on its ranks and all ranks that share
+    experts."""
     ranks = {s: v["tp"] * v["cp"] for s, v in layouts.items()}
+    needed = {s: math.lcm(ranks[s], v.get("ep", 1) * v.get("etp", 1)) for s, v in layouts.items()}
     host = lambda s: shared.get(s, s)  # noqa: E731
-    return {s: math.lcm(*(n for other, n in ranks.items() if host(other) == host(s))) // ranks[s] for s in layouts}
+    return {s: math.lcm(*(n for other, n in needed.items() if host(other) == host(s))) // ranks[s] for s in layouts}
+
+
+def share_experts(layouts, numbers, seed, problem):
+    """Draws how the ranks of each section share its experts: those of one replica, or with a `problem` also of several."""
+    for s, v in layouts.items():
+        if s in HEADS or not numbers.experts("expert" if s == "teacher" else "reader"):
+            continue
+        ranks, replicas = v["tp"] * v["cp"], 1 if problem is None else v["dp"]
+        shares = [(ep, etp) for ep in (1, 2, 3, 4, 6, 12) for etp in (1, 2, 3, 4) if replicas * ranks % math.lcm(ranks, ep * etp) == 0]
+        v["ep"], v["etp"] = random.Random(f"experts {seed} {s}").choice(shares)
 
 
 def add_stages(layouts, shared, seed):
@@ -183,7 +195,10 @@ def draw(seed, problem=None):
         shared = {s: other for i, s in enumerate(sections) for other in sections[:i]
                   if size[s] == size[other] and (problem is not None or layouts[s]["dp"] == layouts[other]["dp"]) and dice.random() < 0.6}
         shared = {s: other for s, other in shared.items() if other not in shared}
+        share_experts(layouts, numbers, seed, problem)
         of_lane = lane_replicas(layouts, shared)
+        if any(v["dp"] % of_lane[s] for s, v in layouts.items()):
+            continue
         groups = {s: v["dp"] // of_lane[s] for s, v in layouts.items()}
         if any(groups[down] % groups[up] and groups[up] % groups[down] for up, down, _ in edges):
             continue
@@ -206,10 +221,6 @@ def draw(seed, problem=None):
             extra[s] += f'\nrecompute = "{recompute}"'
         if recompute in ("cheap", "layer"):
             extra[s] += f"\nrecompute_layers = {tuning.choice([0, 1, 2])}"
-    for s, v in layouts.items():
-        if s not in HEADS and numbers.experts("expert" if s == "teacher" else "reader"):
-            shares = [(ep, etp) for ep in (1, 2, 3, 4, 6, 12) for etp in (1, 2, 3, 4) if v["tp"] * v["cp"] % (ep * etp) == 0]
-            v["ep"], v["etp"] = random.Random(f"experts {seed} {s}").choice(shares)
     extra["train"] = f'recompute = "{dice.choice(["none", "cheap", "layer"])}"'
     schedule = f'policy = "{dice.choice(["wavefront", "fifo", "lpt"])}"\ndispatch = "{dice.choice(["planned", "ready"])}"'
     run = f'timeout_s = 20\ntransport = "{dice.choice(["auto", "window", "messages"])}"'

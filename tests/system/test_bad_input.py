@@ -87,7 +87,7 @@ def test_values_that_would_fail_later(workspace, values, text):
     (["section.language.layout.stages=[0, 2]"], "section.language.layout.stages", ["0 is out of range"]),
     (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2, but model.vision-12 has no experts; allowed: 1"]),
     (["section.vision.layout.dp=3", "section.vision.layout.cp=2", "section.language.layout.pp=2", "section.language.layout.tp=3", "section.language.colocate_with=vision"],
-     "section.language.layout.dp", ["they can share lanes of 6 ranks", "dp of 'language' to be a multiple of 2, it is 1"]),
+     "section.language.layout.dp", ["lanes of 6 ranks hold all of that, and need dp of 'language' to be a multiple of 2; it is 1"]),
     (["section.language.layout.first_rank=2"], "section.language.layout.first_rank", ["but the deck needs 3 ranks; allowed: 0, 1, or -1"]),
     (["section.language.layout.first_rank=-2"], "section.language.layout.first_rank", ["out of range", "from -1 to 1048576"]),
     (["section.vision.layout.first_rank=0", "section.language.layout.first_rank=0"], "section.language.layout.first_rank",

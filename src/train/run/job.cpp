@@ -249,6 +249,7 @@ Job::StageReport Job::add_stage(int stage, int replica, parallel::Mesh mesh) {
                                         .label = scenario.graph.stage_name(stage),
                                         .replica = replica,
                                         .lane_replicas = section.lane_replicas,
+                                        .shares_experts = section.replicas_share_experts(),
                                         .window = memory.slots(),
                                         .backward = section.backward,
                                         .dtype = module->parameters().compute(),

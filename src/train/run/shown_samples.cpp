@@ -60,11 +60,16 @@ void check_decoding(const RunContext& context, bool one_rank) {
     const graph::SectionGraph& graph = context.scenario.graph;
     const graph::Section& section = graph.sections[workload::decoding_section(graph)];
     const graph::Layout& layout = section.layout;
-    if (one_rank || (layout.stage_count() == 1 && layout.cp == 1)) return;
+    const bool whole = layout.stage_count() == 1 && layout.cp == 1 && !section.replicas_share_experts();
+    if (one_rank || whole) return;
     std::string keys, values;
-    for (const auto& [key, value] :
-         {std::pair{"pp", layout.pp}, {"chunks", layout.chunks}, {"cp", layout.cp}}) {
-        if (value == 1) continue;
+    for (const auto& [key, value] : {std::pair{"pp", layout.pp},
+                                     {"chunks", layout.chunks},
+                                     {"cp", layout.cp},
+                                     {"ep", layout.ep},
+                                     {"etp", layout.etp}}) {
+        const bool of_experts = key[0] == 'e';
+        if (value == 1 || (of_experts && !section.replicas_share_experts())) continue;
         keys += fmt::format("{}layout.{} = {}", keys.empty() ? "" : ", ", key, value);
         values += fmt::format(" --set section.{}.layout.{}=1", section.name, key);
     }

@@ -169,7 +169,7 @@ TaskMarks LocalStage::forward(int micro_batch, std::span<const std::int64_t> lan
     // The leader of a lane answers for the arrival of all samples, also those of other parts: see Channel.
     entry.samples.assign(lane_samples.begin(), lane_samples.end());
     Tensor output = no_rows();
-    if (!samples.empty()) {
+    if (!samples.empty() || settings_.shares_experts) {
         backend::ArenaScope scope(scratch_);
         entry.saved = module_->forward(batch, inputs, slots_.memory(entry), scratch_, output, result);
     }

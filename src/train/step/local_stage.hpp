@@ -42,15 +42,16 @@ struct TaskTimes {
 class LocalStage {
 public:
     struct Settings {
-        int section = 0;         ///< colour
-        int stage = 0;           ///< among the stages of all sections
-        int index = 0;           ///< among the stages of the section
-        std::string name = {};   ///< of the section
-        std::string label = {};  ///< of the stage, for messages; empty: the name
-        int replica = 0;         ///< index of the replica that this rank works for
-        int lane_replicas = 1;   ///< replicas that share its lane
-        int window = 1;          ///< micro-batches in flight
-        bool backward = true;    ///< every forward has a backward
+        int section = 0;              ///< colour
+        int stage = 0;                ///< among the stages of all sections
+        int index = 0;                ///< among the stages of the section
+        std::string name = {};        ///< of the section
+        std::string label = {};       ///< of the stage, for messages; empty: the name
+        int replica = 0;              ///< index of the replica that this rank works for
+        int lane_replicas = 1;        ///< replicas that share its lane
+        bool shares_experts = false;  ///< with the other replicas of its lane
+        int window = 1;               ///< micro-batches in flight
+        bool backward = true;         ///< every forward has a backward
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations kept for the largest micro-batch
         EmulatedSync emulated = {};
@@ -71,6 +72,7 @@ public:
     /// replica is.
     int group() const { return settings_.replica / settings_.lane_replicas; }
     int part() const { return settings_.replica % settings_.lane_replicas; }
+    bool shares_experts() const { return settings_.shares_experts; }
     int index() const { return settings_.index; }  ///< among the stages of the section
     const std::string& name() const { return settings_.name; }
     const std::string& label() const { return settings_.label; }
@@ -104,7 +106,8 @@ public:
     /// Waits for the gradients of the micro-batch's outputs.
     void await_backward(int micro_batch);
     /// Runs this replica's part of the micro-batch, sends its outputs and adds to `result`. Call
-    /// await_forward() before. `lane_samples`: those of all parts. A part without samples computes nothing.
+    /// await_forward() before. `lane_samples`: those of all parts. A part without samples computes
+    /// nothing, unless replicas share experts.
     /// Waiting time counts from `requested_s` (comm::now_s()) on.
     TaskMarks forward(int micro_batch, std::span<const std::int64_t> lane_samples, const model::Batch& batch,
                       std::span<const int> slots, model::Result& result, double requested_s);

@@ -10,6 +10,7 @@
 #include "schedule/ready_agenda.hpp"
 #include "train/step/routes.hpp"
 #include "train/step/sample_views.hpp"
+#include "workload/layout.hpp"
 
 namespace maestro::train {
 
@@ -181,11 +182,14 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
         if (task.ticket >= 0) samples = prefetcher_.take(task.ticket);
         announce(step, dispatch.task);  // a long read has replaced this by the name of its file
         const SampleViews views(samples);
+        std::vector<std::int64_t> rows_of_lane;
+        if (stage.shares_experts()) rows_of_lane = lane_rows(*task.micro_batch, stage);
         marks = stage.forward(task.task.micro_batch, task.micro_batch->samples,
                               {.samples = views.all(),
                                .loss_scale = step.options.loss_scale,
                                .step = step.options.train ? step.plan.step : 0,
-                               .train = step.options.train},
+                               .train = step.options.train,
+                               .lane_rows = rows_of_lane},
                               dispatch.slots, step.result, requested_s);
     } else {
         marks = stage.backward(task.task.micro_batch, requested_s, --step.backwards[&stage] == 0);
@@ -246,6 +250,17 @@ std::vector<io::SyncRow> StepRunner::take_syncs(std::int64_t step) {
                             .busy_s = total.busy_s});
         }
     }
+    return rows;
+}
+
+std::vector<std::int64_t> StepRunner::lane_rows(const schedule::MicroBatch& micro_batch,
+                                                LocalStage& stage) const {
+    std::vector<std::int64_t> rows;
+    for (int part = 0; part < micro_batch.parts(); ++part)
+        for (const std::int64_t of_rank : workload::rows_of_ranks(
+                 workload::pack_sequences(table_, stage.section(), micro_batch.of_part(part)),
+                 stage.module().mesh().degrees()))
+            rows.push_back(of_rank);
     return rows;
 }
 

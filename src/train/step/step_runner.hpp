@@ -103,6 +103,8 @@ private:
     void run_task(Step& step, std::size_t chosen, double requested_s);
     void announce(const Step& step, std::size_t task);  ///< to the watchdog
     static bool records(LocalStage& stage);
+    /// Returns the rows of a micro-batch on each rank of the lane, in their order.
+    std::vector<std::int64_t> lane_rows(const schedule::MicroBatch& micro_batch, LocalStage& stage) const;
 
     const comm::Communicator& world_;
     int lane_;

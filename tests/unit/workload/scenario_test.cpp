@@ -69,7 +69,7 @@ TEST(Scenario, RefusalsNameThePlaceOfTheirKey) {
         HasSubstr("1 micro-batches of 1 samples in flight are fewer than"));
 }
 
-TEST(Scenario, ExpertsDivideEvenlyAmongTheRanksOfAReplica) {
+TEST(Scenario, ExpertsDivideEvenlyAmongTheRanksOfALane) {
     const std::string deck = input("layouts_moe.toml");
     const std::string layout = "section.language.layout.";
     EXPECT_EQ(scenario_of(deck, {layout + "tp=4", layout + "ep=2", layout + "etp=2"}).graph.world, 5);
@@ -79,7 +79,9 @@ TEST(Scenario, ExpertsDivideEvenlyAmongTheRanksOfAReplica) {
     EXPECT_THAT(refusal(deck, {layout + "cp=5", layout + "etp=5"}),
                 HasSubstr("layout.etp: 5 ranks cannot split the 48 channels of an expert of"));
     EXPECT_THAT(refusal(deck, {layout + "ep=4"}),
-                HasSubstr("layout.ep: ep x etp = 4 does not divide the 2 ranks of a replica (cp x tp)"));
+                AllOf(HasSubstr("layout.dp: cp x tp is 2 for 'language', ep x etp is 4: lanes of 4 ranks"),
+                      HasSubstr("dp of 'language' to be a multiple of 2; it is 1")));
+    EXPECT_EQ(scenario_of(deck, {layout + "dp=2", layout + "ep=4"}).graph.lanes, 2);
     EXPECT_THAT(refusal(deck, {layout + "ep=0"}), HasSubstr("layout.ep"));
 }
 
