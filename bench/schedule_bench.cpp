@@ -104,6 +104,21 @@ double gap(const StepPlan& plan) {
     return std::max(0.0, plan.makespan_s / plan.lower_bound_s - 1);
 }
 
+/// The gaps of all policies, summed over problems.
+struct GapSums {
+    double wavefront = 0, lpt = 0, fifo = 0, ratio = 0;
+    int count = 0;
+
+    void add(const Problem& problem, std::int64_t moves = 0) {
+        const StepPlan ours = make_plan("wavefront", problem, 1, moves), data = make_plan("fifo", problem, 1);
+        wavefront += gap(ours);
+        lpt += gap(make_plan("lpt", problem, 1));
+        fifo += gap(data);
+        ratio += data.makespan_s / ours.makespan_s;
+        ++count;
+    }
+};
+
 void gaps(int seeds, bool detail, std::int64_t moves) {
     fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, groups 1, 2, 4{}\n",
                seeds, moves > 0 ? fmt::format(", {} moves", moves) : "");
@@ -111,30 +126,23 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
                "worst", "lpt", "fifo", "fifo/wavefront");
     for (const Family& f : kFamilies)
         for (const int encoders : {1, 2}) {
-            double wavefront = 0, lpt = 0, fifo = 0, ratio = 0, worst = 0;
-            int count = 0;
+            GapSums sums;
+            double worst = 0;
             for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
                 for (const int fanout : {1, 2, 4, 8, 16}) {
-                    double here = 0;
-                    for (int seed = 0; seed < seeds; ++seed, ++count) {
-                        const Problem problem =
-                            make_problem(f, encoders, groups, fanout, static_cast<std::uint64_t>(seed));
-                        const StepPlan ours = make_plan("wavefront", problem, 1, moves),
-                                       data = make_plan("fifo", problem, 1);
-                        here += gap(ours);
-                        lpt += gap(make_plan("lpt", problem, 1));
-                        fifo += gap(data);
-                        ratio += data.makespan_s / ours.makespan_s;
-                    }
-                    wavefront += here;
+                    const double before = sums.wavefront;
+                    for (int seed = 0; seed < seeds; ++seed)
+                        sums.add(make_problem(f, encoders, groups, fanout, static_cast<std::uint64_t>(seed)),
+                                 moves);
+                    const double here = sums.wavefront - before;
                     worst = std::max(worst, here / seeds);
                     if (detail)
                         fmt::print("    {} encoders, {} groups, fan-out {}: {:.2f}%\n", encoders, groups,
                                    fanout, 100 * here / seeds);
                 }
             fmt::print("{:<26}{:>9}{:>8}{:>10.2f}%{:>8.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
-                       f.target, 100 * wavefront / count, 100 * worst, 100 * lpt / count, 100 * fifo / count,
-                       ratio / count);
+                       f.target, 100 * sums.wavefront / sums.count, 100 * worst, 100 * sums.lpt / sums.count,
+                       100 * sums.fifo / sums.count, sums.ratio / sums.count);
         }
 }
 
@@ -145,22 +153,15 @@ void fan_in_gaps(int seeds) {
                "fifo/wavefront");
     for (const Family& f : kFamilies)
         for (const int encoders : {1, 2}) {
-            double wavefront = 0, lpt = 0, fifo = 0, ratio = 0;
-            int count = 0;
+            GapSums sums;
             for (const int fan_in : {2, 4, 8})
                 for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
-                    for (int seed = 0; seed < seeds; ++seed, ++count) {
-                        const Problem problem =
-                            make_problem(f, encoders, groups, 1, static_cast<std::uint64_t>(seed), fan_in);
-                        const StepPlan ours = make_plan("wavefront", problem, 1),
-                                       data = make_plan("fifo", problem, 1);
-                        wavefront += gap(ours);
-                        lpt += gap(make_plan("lpt", problem, 1));
-                        fifo += gap(data);
-                        ratio += data.makespan_s / ours.makespan_s;
-                    }
+                    for (int seed = 0; seed < seeds; ++seed)
+                        sums.add(
+                            make_problem(f, encoders, groups, 1, static_cast<std::uint64_t>(seed), fan_in));
             fmt::print("{:<26}{:>9}{:>10.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
-                       100 * wavefront / count, 100 * lpt / count, 100 * fifo / count, ratio / count);
+                       100 * sums.wavefront / sums.count, 100 * sums.lpt / sums.count,
+                       100 * sums.fifo / sums.count, sums.ratio / sums.count);
         }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares simulated and emulated steps of inputs/emulated_vlm.toml on 20 and on 64 GPUs under each policy. Prints ratios of step
+"""Compares simulated and emulated steps of inputs/emulated_vlm.toml in several layouts under each policy. Prints ratios of step
 times, without the first step, and which share of a step follows its last task."""
 
 import argparse

@@ -81,14 +81,20 @@ void Machine::build(const std::vector<Batches>& batches) {
 
 /// The parts of a lane run at the same time, and the longest of them ends the task.
 void Machine::set_times(Node& node, const Batches& batches) {
-    const bool parted = !batches.parts.empty();
-    part_forward_s_.assign(parted ? instance_.shape(node.stage).parts : 1, 0.0);
+    if (batches.parts.empty()) {
+        for (int k = node.samples_first; k < node.samples_last; ++k) {
+            const std::size_t at = instance_.at(node.stage, batches.samples[k]);
+            node.forward_s += instance_.forward[at];
+            node.backward_s += instance_.backward[at];
+        }
+        return;
+    }
+    part_forward_s_.assign(instance_.shape(node.stage).parts, 0.0);
     part_backward_s_ = part_forward_s_;
     for (int k = node.samples_first; k < node.samples_last; ++k) {
         const std::size_t at = instance_.at(node.stage, batches.samples[k]);
-        const int part = parted ? batches.parts[k] : 0;
-        part_forward_s_[part] += instance_.forward[at];
-        part_backward_s_[part] += instance_.backward[at];
+        part_forward_s_[batches.parts[k]] += instance_.forward[at];
+        part_backward_s_[batches.parts[k]] += instance_.backward[at];
     }
     node.forward_s = *std::max_element(part_forward_s_.begin(), part_forward_s_.end());
     node.backward_s = *std::max_element(part_backward_s_.begin(), part_backward_s_.end());

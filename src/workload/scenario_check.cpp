@@ -130,9 +130,8 @@ void check_experts(const graph::Section& section, const model::ModelSpec& m,
                      fmt::format("{}, but model.{} has no experts; allowed: 1", value, m.name)});
         return;
     }
-    if (!check("layout.ep", l.ep, "experts", m.experts.count) ||
-        !check("layout.etp", l.etp, "channels of an expert", m.experts.mlp))
-        return;
+    if (check("layout.ep", l.ep, "experts", m.experts.count))
+        check("layout.etp", l.etp, "channels of an expert", m.experts.mlp);
 }
 
 /// Every stage has at least one layer, and all stages have all layers.
