@@ -11,6 +11,12 @@ Operation ProcessGroup::launch_all_gather(const Tensor& whole, std::span<const s
     return nodes_.hierarchical() ? all_gather_by_nodes(parts) : all_gather_directly(parts);
 }
 
+Operation ProcessGroup::launch_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
+                                          std::span<const std::int64_t> rows) {
+    place_local(b, local, whole, rows);
+    return launch_all_gather(whole, rows);
+}
+
 Operation ProcessGroup::all_gather_directly(RankRows parts) {
     co_await AwaitedExchange{
         this, exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; })};

@@ -36,12 +36,17 @@ ProcessGroup::Request ProcessGroup::exchange_with_all(const std::function<Tensor
     return exchange(std::move(sends), std::move(receives));
 }
 
-ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const Tensor& local,
-                                                     const Tensor& whole,
-                                                     std::span<const std::int64_t> rows) {
+void ProcessGroup::place_local(backend::Backend& b, const Tensor& local, const Tensor& whole,
+                               std::span<const std::int64_t> rows) const {
     const Tensor place = RankRows(whole, rows, size_)[rank_];
     check_same_form(local, place);
     ops::copy(b, local, place);
+}
+
+ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const Tensor& local,
+                                                     const Tensor& whole,
+                                                     std::span<const std::int64_t> rows) {
+    place_local(b, local, whole, rows);
     return start_all_gather_in_place(whole, rows);
 }
 

@@ -137,6 +137,9 @@ public:
     /// start_all_gather_in_place() as an operation, which across nodes sends the rows of a rank to each other
     /// node once and distributes them there.
     Operation launch_all_gather(const Tensor& whole, std::span<const std::int64_t> rows);
+    /// The same where this rank's rows, `local`, are not in `whole` yet.
+    Operation launch_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
+                                std::span<const std::int64_t> rows);
     /// In place. Takes reduce_scratch() bytes of scratch for part_of(values.size(), 0, size()) elements.
     Operation launch_all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
                                 backend::Arena& scratch, Sums sums = Sums::automatic);
@@ -169,6 +172,9 @@ private:
     void reduce(backend::Backend& b, std::span<const Tensor> terms, ops::Reduction reduction,
                 const Tensor& result);
     Request exchange(std::vector<Message> sends, std::vector<Message> receives);
+    /// Copies this rank's rows to their place in `whole`.
+    void place_local(backend::Backend& b, const Tensor& local, const Tensor& whole,
+                     std::span<const std::int64_t> rows) const;
     /// Sends outgoing(r) to every other rank r and receives incoming(r) from it.
     Request exchange_with_all(const std::function<Tensor(int rank)>& outgoing,
                               const std::function<Tensor(int rank)>& incoming);

@@ -89,7 +89,8 @@ Topology place_rank(const Communicator& world) {
     t.host = host_name();
     t.ranks_on_node = node.size();
     t.rank_on_node = node.rank();
-    t.ranks_per_node = common_ranks_per_node(lowest_on_nodes(world, node));
+    t.nodes = lowest_on_nodes(world, node);
+    t.ranks_per_node = common_ranks_per_node(t.nodes);
 
     cpu_set_t affinity;
     CPU_ZERO(&affinity);

@@ -17,6 +17,7 @@ struct Topology {
     int all_cores = 1;  ///< cores of the node that they could use if the launcher had not bound them
     int ranks_on_node = 1;
     int rank_on_node = 0;
+    std::vector<int> nodes;  ///< of each rank of the world: the lowest rank on its node
     int ranks_per_node = 0;  ///< of all nodes: see common_ranks_per_node()
     int threads = 1;         ///< of this rank: cores / ranks_on_node, at least 1
     bool bound = false;      ///< threads are bound to dedicated cores, by this program or by the launcher

@@ -17,7 +17,7 @@ namespace maestro::model {
 namespace {
 
 parallel::ExpertGroup group_of(const ExpertsSpec& spec, const parallel::Mesh& mesh) {
-    return {mesh.shape().experts, mesh.ep().rank(), spec.count, spec.per_token};
+    return {mesh.shape().experts, mesh.ep().rank(), spec.count, spec.per_token, mesh.ep().nodes()};
 }
 
 /// The gate of the shared MLP: a router of one expert.
@@ -236,10 +236,17 @@ void ExpertBlock::forward_here(const ExpertBlockActivations& a, const Tensor& ou
 
 /// Tensors of a round that live until it ends.
 struct ExpertBlock::Arrived {
+    /// See parallel::ExpertHop.
+    struct Hop {
+        const parallel::ExpertHop* counts;
+        Tensor sent, place;  ///< i32
+        Tensor buffer;       ///< [sent, C], for rows on their way
+    };
     const parallel::ExpertRound* round;
-    std::int64_t rows_of_all;  ///< of all ranks of the group
-    Tensor sent, place;        ///< i32, see parallel::ExpertRound
-    Tensor buffer;             ///< [sent, C], for rows on their way
+    parallel::ExpertLimits limits;
+    Hop first, second;        ///< across nodes alone there is a second one
+    Tensor kept, kept_place;  ///< i32, likewise: see parallel::ExpertRound
+    Tensor landed;            ///< [rows that the first hop brings, C], likewise
     Sorted order;
     Tensor weights;  ///< [M, k], A: of the received rows
     std::int64_t received() const { return weights.dim(0); }
@@ -255,24 +262,32 @@ Tensor ExpertBlock::indices(const std::vector<std::int32_t>& values, std::int64_
 ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::size_t number,
                                          std::span<const std::int64_t> rows, backend::Arena& scratch) const {
     const parallel::ExpertRound& round = a.host->rounds[number];
-    const std::int64_t k = group_.choices, ranks = group_.degrees.ranks(), local = a.input.dim(0);
-    const auto sum = [](const std::vector<std::int64_t>& counts) {
-        return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const std::int64_t k = group_.choices, ranks = group_.degrees.ranks(), received = round.rows;
+    const auto describe = [&](const parallel::ExpertHop& hop, std::int64_t rows_before) {
+        const std::int64_t sent = hop.rows_sent();
+        return Arrived::Hop{
+            .counts = &hop,
+            .sent = indices(hop.sent, sent, scratch),
+            .place = indices(hop.place, rows_before * ranks, scratch).reshape({rows_before, ranks}),
+            .buffer = scratch.allocate(type_, {sent, spec_.width})};
     };
     Arrived arrived{.round = &round,
-                    .rows_of_all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0}),
-                    .sent = {},
-                    .place = {},
-                    .buffer = {},
+                    .limits = parallel::expert_limits(group_, rows),
+                    .first = describe(round.first, a.input.dim(0)),
+                    .second = {},
+                    .kept = {},
+                    .kept_place = {},
+                    .landed = {},
                     .order = {},
-                    .weights = {}};
-    const std::int64_t sent = sum(round.send_rows), received = sum(round.receive_rows);
-    arrived.sent = indices(round.sent, sent, scratch);
-    arrived.place = indices(round.place, local * ranks, scratch).reshape({local, ranks});
-    arrived.buffer = scratch.allocate(type_, {sent, spec_.width});
-    arrived.weights = scratch.allocate(accumulate_, {received, k});
-    const Tensor from = indices(round.received, received, scratch);
-    ops::gather_rows(backend_, a.all_weights, from, arrived.weights);
+                    .weights = scratch.allocate(accumulate_, {received, k})};
+    if (round.second) {
+        const std::int64_t landed = round.first.rows_received();
+        arrived.second = describe(*round.second, landed);
+        arrived.kept = indices(round.kept, received - round.second->rows_received(), scratch);
+        arrived.kept_place = indices(round.kept_place, landed, scratch).reshape({landed, 1});
+        arrived.landed = scratch.allocate(type_, {landed, spec_.width});
+    }
+    ops::gather_rows(backend_, a.all_weights, indices(round.received, received, scratch), arrived.weights);
     const Range experts = group_.experts_of(group_.rank);
     parallel::ExpertOrder found;
     if (backend_.computes()) {
@@ -284,7 +299,7 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
         found = parallel::order_by_expert(choice, group_.choices, experts);
     } else {
         for (std::int64_t e = 0; e <= experts.size(); ++e)
-            found.begin.push_back(arrived.rows_of_all * k * e / group_.experts);
+            found.begin.push_back(a.all_weights.dim(0) * k * e / group_.experts);
     }
     const std::int64_t n = found.begin.back();
     Sorted& order = arrived.order;
@@ -301,30 +316,48 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
 
 void ExpertBlock::reserve_margin(const Arrived& arrived, bool backward, backend::Arena& scratch) const {
     if (backend_.computes()) return;
-    const std::int64_t ranks = group_.degrees.ranks(), local = arrived.place.dim(0), k = group_.choices;
-    const parallel::ExpertLimits limits = parallel::expert_limits(group_, arrived.rows_of_all);
+    const parallel::ExpertLimits& limits = arrived.limits;
+    const std::int64_t ranks = group_.degrees.ranks(), k = group_.choices;
     const auto type = static_cast<std::int64_t>(size_of(type_)),
                wide = static_cast<std::int64_t>(size_of(accumulate_));
-    // What arrive(), send() and run() or run_backward() allocate for a row sent, a row received and a choice.
+    // What arrive(), send(), send_back() and run() or run_backward() allocate for a row sent or forwarded, a
+    // row received, a choice, and a row that the first of two hops brings.
     const std::int64_t of_sent = spec_.width * type + 4 + (backward ? k * wide : 0),
                        of_received = (backward ? 3 : 2) * spec_.width * type + k * (4 + 2 * wide) + 4,
                        of_choice = (backward ? 2 * spec_.width + 6 * mlp_ : spec_.width + 3 * mlp_) * type +
-                                   2 * wide + 8;
-    const std::int64_t max_rows_sent = local * std::min<std::int64_t>(ranks, k * group_.degrees.etp);
+                                   2 * wide + 8,
+                       of_landed = of_sent + 4 * (ranks + 1);
     const auto beyond = [](std::int64_t most, std::int64_t assumed) {
         return std::max<std::int64_t>(most - assumed, 0);
     };
-    constexpr std::int64_t kAlignment = 64 * 32;
-    scratch.allocate(DType::u8, {beyond(max_rows_sent, arrived.buffer.dim(0)) * of_sent +
-                                 beyond(limits.rows, arrived.received()) * of_received +
-                                 beyond(limits.choices, arrived.order.row.size()) * of_choice + kAlignment});
+    const std::int64_t local = arrived.first.place.dim(0);
+    std::int64_t bytes =
+        beyond(local * std::min<std::int64_t>(ranks, k * group_.degrees.etp), arrived.first.buffer.dim(0)) *
+            of_sent +
+        beyond(limits.rows, arrived.received()) * of_received +
+        beyond(limits.choices, arrived.order.row.size()) * of_choice;
+    if (arrived.round->second)
+        bytes += beyond(limits.rows + limits.crossing, arrived.landed.dim(0)) * of_landed +
+                 beyond(limits.forwarded, arrived.second.buffer.dim(0)) * of_sent;
+    constexpr std::int64_t kAlignment = 64 * 48;
+    scratch.allocate(DType::u8, {bytes + kAlignment});
 }
 
 Tensor ExpertBlock::send(const Tensor& local, const Arrived& arrived, backend::Arena& scratch) const {
+    const auto exchange = [&](const Tensor& rows, const Arrived::Hop& hop, const Tensor& received) {
+        ops::gather_rows(backend_, rows, hop.sent, hop.buffer);
+        mesh_->ep().all_to_all(backend_, hop.buffer, hop.counts->send_rows, received,
+                               hop.counts->receive_rows);
+    };
     const Tensor received = scratch.allocate(type_, {arrived.received(), spec_.width});
-    ops::gather_rows(backend_, local, arrived.sent, arrived.buffer);
-    mesh_->ep().all_to_all(backend_, arrived.buffer, arrived.round->send_rows, received,
-                           arrived.round->receive_rows);
+    if (!arrived.round->second) {
+        exchange(local, arrived.first, received);
+        return received;
+    }
+    const std::int64_t kept = arrived.kept.size();
+    exchange(local, arrived.first, arrived.landed);
+    exchange(arrived.landed, arrived.second, received.slice(kept, received.dim(0)));
+    ops::gather_rows(backend_, arrived.landed, arrived.kept, received.slice(0, kept));
     return received;
 }
 
@@ -332,36 +365,40 @@ void ExpertBlock::send_back(const Tensor& results, const Arrived& arrived, const
                             backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     const bool rows = results.columns() == spec_.width && results.dtype == type_;
-    const Tensor back =
-        rows ? arrived.buffer : scratch.allocate(results.dtype, {arrived.buffer.dim(0), results.columns()});
-    mesh_->ep().all_to_all(backend_, results, arrived.round->receive_rows, back, arrived.round->send_rows);
-    ops::sum_rows(backend_, back, arrived.place, sum, true);
+    const auto room = [&](const Tensor& of_rows) {
+        return rows ? of_rows : scratch.allocate(results.dtype, {of_rows.dim(0), results.columns()});
+    };
+    /// to[...] (+)= the results that the receivers of a hop send back.
+    const auto return_over = [&](const Arrived::Hop& hop, const Tensor& from, const Tensor& to) {
+        const Tensor back = room(hop.buffer);
+        mesh_->ep().all_to_all(backend_, from, hop.counts->receive_rows, back, hop.counts->send_rows);
+        ops::sum_rows(backend_, back, hop.place, to, true);
+    };
+    if (!arrived.round->second) return return_over(arrived.first, results, sum);
+    // What the ranks of this node return for a row of another node is summed before it crosses the border.
+    const Tensor landed = room(arrived.landed);
+    const std::int64_t kept = arrived.kept.size();
+    ops::sum_rows(backend_, results.slice(0, kept), arrived.kept_place, landed, false);
+    return_over(arrived.second, results.slice(kept, results.dim(0)), landed);
+    return_over(arrived.first, landed, sum);
 }
 
 void ExpertBlock::forward_in_rounds(const ExpertBlockActivations& a, const Tensor& output,
                                     std::span<const std::int64_t> rows, backend::Arena& scratch) const {
-    const std::int64_t k = group_.choices, all = a.all_weights.dim(0);
     {
         // All ranks need the choices of all, to know who sends what.
         const backend::ArenaScope scope(scratch);
-        const Tensor all_choices = scratch.allocate(DType::i32, {all, k});
-        mesh_->ep().all_gather(backend_, a.choice, all_choices, rows);
-        mesh_->ep().all_gather(backend_, a.weight, a.all_weights, rows);
+        const Tensor all_choices = scratch.allocate(DType::i32, {a.all_weights.dim(0), group_.choices});
+        mesh_->ep().launch_all_gather(backend_, a.choice, all_choices, rows).wait();
+        mesh_->ep().launch_all_gather(backend_, a.weight, a.all_weights, rows).wait();
         if (backend_.computes()) {
             const backend::HostCopy copy(backend_, all_choices);
             const auto* values = copy.tensor().as<std::int32_t>();
             a.host->all_choices.assign(values, values + all_choices.size());
             a.host->rounds = parallel::plan_expert_rounds(group_, rows, a.host->all_choices,
-                                                          parallel::expert_limits(group_, all));
+                                                          parallel::expert_limits(group_, rows));
         } else {
-            parallel::ExpertRound round;
-            const auto expected = [&](std::int64_t of) {
-                return static_cast<std::int64_t>(
-                    std::llround(static_cast<double>(of) * group_.share_of_rows()));
-            };
-            round.send_rows.assign(rows.size(), expected(a.input.dim(0)));
-            for (const std::int64_t of_rank : rows) round.receive_rows.push_back(expected(of_rank));
-            a.host->rounds.assign(1, std::move(round));
+            a.host->rounds.assign(1, parallel::expected_expert_round(group_, rows));
         }
     }
     for (std::size_t i = 0; i < a.host->rounds.size(); ++i) {

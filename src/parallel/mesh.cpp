@@ -66,8 +66,8 @@ Mesh single_rank_mesh() {
 }
 
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied,
-               collective::Sums sums) {
+               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied, collective::Sums sums,
+               const std::optional<collective::Nodes>& expert_nodes) {
     const auto [cp, tp] = shape.degrees;
     const int rank = section.rank(), replica_index = rank / (cp * tp);
     MAESTRO_CHECK(section.size() == shape.dp * cp * tp, "section {}: {} ranks for dp {}, cp {} and tp {}",
@@ -94,6 +94,9 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
         } else if (axes == Axis::ep) {
             colour = rank / shape.experts.ranks();
             members = fmt::format("section {}, ranks that share experts, group {}", name, colour);
+            comm::Communicator ranks = section.split(colour, rank, members);
+            collective::Nodes nodes = expert_nodes ? *expert_nodes : collective::find_nodes(ranks);
+            return collective::make_process_group(std::move(ranks), backend, sums, std::move(nodes));
         } else if (axes == kDataAxes || axes == kExpertDataAxes) {
             return make_data_group(section, backend, shape, name, sums, axes);
         }
@@ -118,15 +121,18 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
-        const std::vector<int>& nodes = axes == kExpertDataAxes ? links.expert_nodes : links.data_nodes;
         const bool of_data = axes == kDataAxes || axes == kExpertDataAxes;
-        if (of_data && !nodes.empty())
-            return collective::make_meta_group(at, collective::Nodes(nodes), links.data, links.network);
         const LinkCost& link = of_data              ? links.data
                                : axes == Axis::cp   ? links.cp
                                : axes == Axis::ep   ? links.ep
                                : axes == Axis::tied ? links.tied
                                                     : links.tp;
+        const std::vector<int> on_one_node, &nodes = axes == kDataAxes         ? links.data_nodes
+                                                     : axes == kExpertDataAxes ? links.expert_data_nodes
+                                                     : axes == Axis::ep        ? links.expert_nodes
+                                                                               : on_one_node;
+        if (!nodes.empty())
+            return collective::make_meta_group(at, collective::Nodes(nodes), link, links.network);
         return collective::make_meta_group(at, size, link);
     });
 }

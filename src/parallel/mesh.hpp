@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,10 +141,13 @@ Mesh single_rank_mesh();
 /// Builds the groups of this rank. Collective over `section`, which has the ranks of the section, or of its
 /// stage, in their order; the backend outlives the mesh. `name` is the section's, for messages. `tied` is the
 /// group along Axis::tied, of this rank and its counterpart in the other stage, where the shape says that
-/// both hold copies of trained weights. Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
+/// both hold copies of trained weights. `expert_nodes`: on which nodes the ranks along Axis::ep are, in each
+/// group of them alike; absent: where they run. Throws Error(broken_invariant) if there are not dp x cp x tp
+/// ranks.
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
                const std::string& name, std::unique_ptr<collective::ProcessGroup> tied = nullptr,
-               collective::Sums sums = collective::Sums::automatic);
+               collective::Sums sums = collective::Sums::automatic,
+               const std::optional<collective::Nodes>& expert_nodes = {});
 
 /// Builds the group along kDataAxes or kExpertDataAxes alone, for a section whose mesh has none because it is
 /// not trainable. Collective over `section`.
@@ -160,8 +164,9 @@ struct MeshLinks {
     /// has `data`. Empty: all on one node.
     std::vector<int> data_nodes = {};
     LinkCost network = {};
-    LinkCost ep = {};                    ///< of the group that shares experts
-    std::vector<int> expert_nodes = {};  ///< as data_nodes, along kExpertDataAxes
+    LinkCost ep = {};  ///< of the group along Axis::ep within a node
+    /// As data_nodes, along Axis::ep and along kExpertDataAxes.
+    std::vector<int> expert_nodes = {}, expert_data_nodes = {};
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:

@@ -43,7 +43,12 @@ public:
                  .role = role_of(scenario, stage),
                  .shape = mesh_shape_of(scenario, stage),
                  // Those of tied weights and of gradients are not used by tasks.
-                 .links = {.tp = links.tp, .cp = links.cp, .data = {}, .ep = links.ep}},
+                 .links = {.tp = links.tp,
+                           .cp = links.cp,
+                           .data = {},
+                           .network = links.network,
+                           .ep = links.ep,
+                           .expert_nodes = links.expert_nodes}},
           expansion_(expansion_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
           probes_(probes),
@@ -129,10 +134,6 @@ private:
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes)
     : CostModel(scenario, table, probes, [&](int stage) { return mesh_links_of(scenario, stage); }) {}
-
-CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-                     const parallel::MeshLinks& links)
-    : CostModel(scenario, table, probes, [&](int) { return links; }) {}
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
                      const std::function<parallel::MeshLinks(int stage)>& links)

@@ -37,15 +37,13 @@ public:
     /// in each stage on the first rank of a lane, communication within the lane included: on the device of
     /// the scenario's cluster, or, without one, at a nominal rate, where only ratios mean something.
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes);
-    /// The same with other links within lanes than the cluster's, the same for all sections.
+    /// The same with other links within lanes than the cluster's.
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-              const parallel::MeshLinks& links);
+              const std::function<parallel::MeshLinks(int stage)>& links);
     /// May be called by any thread.
     schedule::SampleCost of(std::int64_t sample) const;
 
 private:
-    CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-              const std::function<parallel::MeshLinks(int stage)>& links);
     struct Stage {
         int section = 0;
         model::Geometry geometry, expansion;

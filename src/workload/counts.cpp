@@ -23,7 +23,11 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
                          const parallel::MeshLinks& links = {}) {
         Scenario on_cluster = scenario;
         on_cluster.cluster = cluster;
-        const CostModel model(on_cluster, table, probes, links);
+        const CostModel model(on_cluster, table, probes, [&](int stage) {
+            parallel::MeshLinks of_stage = links;
+            of_stage.expert_nodes = mesh_links_of(scenario, stage).expert_nodes;
+            return of_stage;
+        });
         for (const std::int64_t id : ids) {
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < cost.stages.size(); ++s)
@@ -40,8 +44,11 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
     add(&StepCounts::flops, computes);
     add(&StepCounts::memory_bytes, moves);
     if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, {.tp = counted, .cp = {}, .data = {}});
-    if (any(&graph::Layout::ep) || any(&graph::Layout::etp))
+    if (any(&graph::Layout::ep) || any(&graph::Layout::etp)) {
+        // Links within nodes and between them work at the same time, so that each is counted alone.
         add(&StepCounts::ep_bytes, sends, {.tp = {}, .cp = {}, .data = {}, .ep = counted});
+        add(&StepCounts::ep_bytes, sends, {.tp = {}, .cp = {}, .data = {}, .network = counted});
+    }
     if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {.tp = {}, .cp = counted, .data = {}});
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const int section = graph.stages[stage].section;

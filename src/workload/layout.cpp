@@ -76,25 +76,43 @@ std::vector<int> ranks_of_stage(const graph::Section& section, int pp) {
     return ranks;
 }
 
+/// Returns how many nodes there are in a list of the nodes of ranks.
+std::size_t count_of(const std::vector<int>& nodes) {
+    return std::set<int>(nodes.begin(), nodes.end()).size();
+}
+
 /// Returns the nodes of the ranks that hold the same weights: each `parts`-th rank of a stage. Where a border
 /// cuts lanes, the groups of their tp ranks are on unlike nodes: of the one with the most.
 std::vector<int> data_nodes_of(const config::Cluster& cluster, std::span<const int> stage, int parts) {
-    std::vector<int> most;
-    std::size_t most_nodes = 0;
-    for (int part = 0; part < parts; ++part) {
-        std::vector<int> nodes;
-        for (std::size_t i = static_cast<std::size_t>(part); i < stage.size();
-             i += static_cast<std::size_t>(parts))
-            nodes.push_back(node_of(cluster, stage[i]));
-        const std::size_t count = std::set<int>(nodes.begin(), nodes.end()).size();
-        if (count <= most_nodes) continue;
-        most_nodes = count;
-        most = std::move(nodes);
-    }
-    return most;
+    std::vector<std::vector<int>> groups(static_cast<std::size_t>(parts));
+    for (std::size_t i = 0; i < stage.size(); ++i)
+        groups[i % groups.size()].push_back(node_of(cluster, stage[i]));
+    return *std::max_element(groups.begin(), groups.end(),
+                             [](const auto& a, const auto& b) { return count_of(a) < count_of(b); });
 }
 
 }  // namespace
+
+std::vector<std::vector<int>> expert_nodes_of(const Scenario& scenario, int stage) {
+    const graph::Section& section = scenario.graph.section_of(stage);
+    const auto size = static_cast<std::size_t>(section.layout.expert_ranks());
+    if (size == 1 || (!scenario.cluster && scenario.rank_nodes.empty())) return {};
+    const std::vector<int> ranks = ranks_of_stage(section, scenario.graph.stages[stage].pipeline_rank);
+    std::set<std::vector<int>> distributions;
+    for (std::size_t first = 0; first < ranks.size(); first += size) {
+        std::vector<int> nodes;
+        for (std::size_t i = first; i < first + size; ++i)
+            nodes.push_back(scenario.cluster ? node_of(*scenario.cluster, ranks[i])
+                                             : scenario.rank_nodes[static_cast<std::size_t>(ranks[i])]);
+        const collective::Nodes numbered(nodes);  // in the order of their lowest ranks
+        for (std::size_t i = 0; i < size; ++i) nodes[i] = numbered.of(static_cast<int>(i));
+        distributions.insert(std::move(nodes));
+    }
+    std::vector<std::vector<int>> found(distributions.begin(), distributions.end());
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return count_of(a) > count_of(b); });
+    return found;
+}
 
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
     if (!scenario.cluster) return {};
@@ -102,7 +120,7 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
     const graph::Section& s = scenario.graph.section_of(stage);
     const graph::Layout& l = s.layout;
     const int pp = scenario.graph.stages[stage].pipeline_rank;
-    const config::Link *tp_link = &cluster.node, *cp_link = tp_link, *tied_link = tp_link, *ep_link = tp_link;
+    const config::Link *tp_link = &cluster.node, *cp_link = tp_link, *tied_link = tp_link;
     // The lowest and the highest rank of a group tell whether all are on one node.
     const auto reach = [&](const config::Link*& link, const graph::Place& from, const graph::Place& to) {
         const config::Link& among = link_among(cluster, graph::rank_at(s, from), graph::rank_at(s, to));
@@ -117,12 +135,7 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             }
         }
     const std::vector<int> ranks = ranks_of_stage(s, pp);
-    const int expert_ranks = l.ep * l.etp;
-    for (std::size_t i = 0; i < ranks.size(); i += static_cast<std::size_t>(expert_ranks)) {
-        const config::Link& among =
-            link_among(cluster, ranks[i], ranks[i + static_cast<std::size_t>(expert_ranks) - 1]);
-        if (&among == &cluster.network) ep_link = &among;
-    }
+    const std::vector<std::vector<int>> expert_nodes = expert_nodes_of(scenario, stage);
     const auto cost = [](const config::Link& link) {
         const config::Link collective = link.of_collectives();
         return parallel::LinkCost{collective.latency_s, collective.bandwidth};
@@ -133,8 +146,9 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             .tied = cost(*tied_link),
             .data_nodes = data_nodes_of(cluster, ranks, l.tp),
             .network = cost(cluster.network),
-            .ep = cost(*ep_link),
-            .expert_nodes = data_nodes_of(cluster, ranks, expert_ranks)};
+            .ep = cost(cluster.node),
+            .expert_nodes = expert_nodes.empty() ? std::vector<int>() : expert_nodes.front(),
+            .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks())};
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {

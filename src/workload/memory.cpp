@@ -70,17 +70,25 @@ model::Footprint measure_lane(const Scenario& scenario, int stage, std::span<con
                               backend::Traits traits, bool train, Probes& probes) {
     model::Footprint largest;
     const parallel::Degrees degrees = degrees_of(scenario.graph.section_of(stage));
-    for (int c = 0; c < degrees.cp; ++c) {
+    // Ranks that share experts need more where rows of other nodes pass through them.
+    std::vector<std::vector<int>> expert_nodes = expert_nodes_of(scenario, stage);
+    if (expert_nodes.empty()) expert_nodes.emplace_back();
+    for (std::size_t i = 0; i < degrees.cp * expert_nodes.size(); ++i) {
+        const int c = static_cast<int>(i) % degrees.cp;
         Probe probe{.spec = scenario.models[scenario.graph.stages[stage].section],
                     .role = role_of(scenario, stage),
                     .shape = mesh_shape_of(scenario, stage),
+                    .links = {.tp = {},
+                              .cp = {},
+                              .data = {},
+                              .expert_nodes = expert_nodes[i / static_cast<std::size_t>(degrees.cp)]},
                     .rank = c * degrees.tp,
                     .options = {.train = train, .traits = traits, .worst_case = degrees.cp > 1}};
         for (const model::SampleShape& shape : batch) probe.add(shape);
         const model::Footprint& footprint = probes.footprint(probe);
         const std::size_t saved = std::max(largest.saved, footprint.saved),
                           scratch = std::max(largest.scratch, footprint.scratch);
-        if (c == 0) largest = footprint;
+        if (i == 0) largest = footprint;
         largest.saved = saved;
         largest.scratch = scratch;
     }

@@ -38,6 +38,8 @@ struct Scenario {
     std::int32_t marker = -1;  ///< the token that stands for a picture in the samples
     /// The machines that times are counted for. Without it, they are counted at a nominal rate.
     std::optional<config::Cluster> cluster;
+    /// Where the program runs, without a cluster: the node of each rank of the world. Empty: not known.
+    std::vector<int> rank_nodes = {};
 
     /// Samples of a full micro-batch: no step has more than its global batch.
     int full_micro_batch(int section) const;

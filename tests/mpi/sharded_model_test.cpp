@@ -21,12 +21,18 @@ struct Layout {
     Degrees degrees;
     ContextKind kind;
     ExpertDegrees experts = {};
+    bool two_nodes = false;  ///< the ranks that share experts are on two nodes by turns
+    std::vector<int> nodes() const {
+        std::vector<int> nodes;
+        for (int rank = 0; rank < experts.ranks(); ++rank) nodes.push_back(two_nodes ? rank % 2 : 0);
+        return nodes;
+    }
     std::string text() const {
         return "cp " + std::to_string(degrees.cp) + " tp " + std::to_string(degrees.tp) +
                (kind == ContextKind::ring ? " ring" : " all-to-all") +
-               (experts.ranks() == 1
-                    ? ""
-                    : " ep " + std::to_string(experts.ep) + " etp " + std::to_string(experts.etp));
+               (experts.ranks() == 1 ? ""
+                                     : " ep " + std::to_string(experts.ep) + " etp " +
+                                           std::to_string(experts.etp) + (two_nodes ? " on two nodes" : ""));
     }
 };
 
@@ -41,7 +47,8 @@ struct Sharded : model::test::Pipeline {
                                     .kv_heads = spec.kv_heads,
                                     .has_experts = has_experts,
                                     .experts = has_experts ? layout.experts : ExpertDegrees{}};
-              return make_mesh(world, b, shape, role.section);
+              return make_mesh(world, b, shape, role.section, nullptr, collective::Sums::automatic,
+                               collective::Nodes(layout.nodes()));
           }) {}
     const Mesh& mesh() const { return stages().back()->module->mesh(); }
     /// Reduces the gradients as an optimizer does: each rank has the sums of its shards.
@@ -125,6 +132,19 @@ void compare_measured(const Sent& found, const ModelSpec& spec, const Role& role
                       const std::vector<SampleShape>& shapes, const Mesh& mesh, const std::string& what) {
     const Footprint f = measure(spec, role, shapes, {}, make_meta_mesh(mesh.rank_in_replica(), mesh.shape()));
     compare(found, {f.tp, f.cp}, what + ", measured");
+}
+
+/// The memory that is planned for the tasks of a section is enough, whatever the router has chosen. Shapes of
+/// samples do not tell which rows have targets: the loss may need a little more than for those assumed.
+void check_scratch(const model::test::StageOnDevice& stage, const std::vector<SampleShape>& shapes,
+                   const Layout& layout, const std::string& what) {
+    const Mesh& mesh = stage.module->mesh();
+    const Footprint planned =
+        measure(stage.spec, stage.role, shapes, {.worst_case = layout.degrees.cp > 1},
+                make_meta_mesh(mesh.rank_in_replica(), mesh.shape(),
+                               {.tp = {}, .cp = {}, .data = {}, .expert_nodes = layout.nodes()}));
+    MAESTRO_CHECK(stage.scratch.peak() <= planned.scratch + 512, "{}: {} bytes of scratch, planned are {}",
+                  what, stage.scratch.peak(), planned.scratch);
 }
 
 /// The rows of both sections, counted over the micro-batch.
@@ -233,6 +253,9 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
         compare(sent_by(*last.stages()[0]->module),
                 sent_on_meta(reference.last_spec, reference.last_role, batch, last.mesh()),
                 what + ", " + reference.last_name);
+    for (const auto& stage : last.stages())
+        if (reference.last_spec.experts.count > 0)
+            check_scratch(*stage, reference.samples.shapes(), down, what + ", " + reference.last_name);
     const std::int64_t last_sent = bytes_sent_by(last);
     std::vector<double> sums{result.loss, static_cast<double>(result.tokens)};
     world.allreduce_sum(std::span(sums));
@@ -346,11 +369,11 @@ int main(int argc, char** argv) {
                 // The two sections have different layouts where several fit.
                 for (std::size_t i = 0; i < ups.size() && !downs.empty(); ++i) {
                     Layout up = ups[i], down = downs[(i + 1) % downs.size()];
-                    // With experts, all of their degrees beside these layouts.
+                    // With experts, all of their degrees beside these layouts, on one node or on two.
                     const bool has_experts = reference.last_spec.experts.count > 0;
                     for (std::size_t share = 0; share < (has_experts ? shares.size() : 1); ++share) {
-                        up.experts = shares[share];
-                        down.experts = shares[share];
+                        up.experts = down.experts = shares[share];
+                        up.two_nodes = down.two_nodes = (i + share) % 2 == 1;
                         sent += run(world, reference, kind == Job::Kind::vlm, up, down, c.layers);
                         ++compared;
                     }

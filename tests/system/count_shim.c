@@ -1,6 +1,7 @@
 // Preloaded into ranks: counts the messages and the bytes that a rank sends and puts, by the name of the communicator. At
 // MPI_Finalize a file SHIM_COUNTS.RANK gets a line for each: kind, messages, bytes, the communicator's ranks in the world, its name.
 //   send TAG  MPI_Isend
+//   to RANK   of these, messages within groups (tag 3), by the receiver's rank in the world
 //   edge      of these, messages of channels (tag 2 of "edge ..."): their rows alone, see Tail in transport_messages.cpp
 //   put       MPI_Put of rows, in bytes
 //   word      MPI_Put of 8 bytes or less: what tells that rows are there
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kMostLines = 512, kEdgeTag = 2 };
+enum { kMostLines = 512, kEdgeTag = 2, kGroupTag = 3 };
 
 static struct Line {
     char kind[16], name[MPI_MAX_OBJECT_NAME], ranks[256];
@@ -64,14 +65,21 @@ static long long rows_of(const char* message, long long bytes) {
 
 int MPI_Isend(const void* data, int elements, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
     char name[MPI_MAX_OBJECT_NAME] = "", kind[16];
-    int length = 0, size = 0;
-    MPI_Group group;
+    int length = 0, size = 0, in_world = -1;
+    MPI_Group group, world;
     PMPI_Comm_get_name(comm, name, &length);
     PMPI_Type_size(type, &size);
     PMPI_Comm_group(comm, &group);
     snprintf(kind, sizeof kind, "send %d", tag);
     count(kind, name, group, (long long)elements * size);
     if (tag == kEdgeTag && strncmp(name, "edge ", 5) == 0) count("edge", name, group, rows_of(data, (long long)elements * size));
+    if (tag == kGroupTag) {
+        PMPI_Comm_group(MPI_COMM_WORLD, &world);
+        PMPI_Group_translate_ranks(group, 1, &to, world, &in_world);
+        PMPI_Group_free(&world);
+        snprintf(kind, sizeof kind, "to %d", in_world);
+        count(kind, name, group, (long long)elements * size);
+    }
     PMPI_Group_free(&group);
     return PMPI_Isend(data, elements, type, to, tag, comm, request);
 }

@@ -82,13 +82,14 @@ def layout_settings(layouts):
             for key, value in dict(dp=layout.dp, tp=layout.tp, cp=layout.cp, cp_kind=layout.kind).items()]
 
 
-def run(workspace, shim, layouts, values=(), steps=STEPS):
+def run(workspace, shim, layouts, values=(), steps=STEPS, launcher=("mpirun", "--allow-run-as-root", "--oversubscribe"), environment=None):
     """Trains; returns {(kind, name): [messages, bytes]} of every rank, and the micro-batches of every step."""
     ranks = sum(layout.ranks for layout in layouts)
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "-x", f"LD_PRELOAD={shim}", "-x",
+    command = [*launcher, "-n", str(ranks), "-x", f"LD_PRELOAD={shim}", "-x",
                f"SHIM_COUNTS={workspace.path / 'counts'}", "-x", "OMP_NUM_THREADS=1", BINARY, "train", DECK,
                *settings(["run.output=runs/counted", f"train.steps={steps}", "checkpoint.every=0", *layout_settings(layouts), *values])]
-    result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    result = subprocess.run(command, cwd=workspace.path, env=environment, capture_output=True, text=True, timeout=120,
+                            stdin=subprocess.DEVNULL)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
     counted = []
     for rank in range(ranks):

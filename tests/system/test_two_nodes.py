@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import BINARY, DISTILL, FOUR_RANKS, ROOT, TEACHER, VLM, settings
+from conftest import BINARY, DISTILL, FOUR_RANKS, ROOT, TEACHER, VLM, relative, settings
 
 NODES = str(ROOT / "tests/support/nodes.sh")
 
@@ -88,6 +88,17 @@ def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, 
     for section in ("vision", "language"):
         one, two = workspace.checkpoint("one", 8, section), workspace.checkpoint("two", 8, section)
         assert all(np.array_equal(one[group][name], two[group][name]) for group in one for name in one[group])
+
+
+def test_experts_across_nodes_give_the_numbers_of_one_node(workspace, nodes):
+    """Rank 0 has vision, and 1 to 4, on hosts by turns, share the experts of language. Sums of results are taken in another order."""
+    deck = str(ROOT / "inputs/layouts_moe.toml")
+    values = ["train.steps=6", "checkpoint.every=0", *(f"section.language.layout.{degree}" for degree in ("dp=2", "tp=2", "ep=4"))]
+    workspace.train(5, deck, "one", values)
+    (workspace.path / "ranks").write_text("".join(f"rank {rank}={host} slot=0-1\n" for rank, host in
+                                                  enumerate(["north", "north", "south", "north", "south"])))
+    nodes.run("north:3,south:2", 5, train(deck, "two", values), workspace.path, options=["--rankfile", "ranks"])
+    assert relative(workspace.losses("two"), workspace.losses("one")) <= 1e-5
 
 
 def test_gradients_and_weights_cross_between_nodes_once(workspace, nodes):

@@ -11,6 +11,7 @@ workload::Scenario lay_on_nodes(const comm::Communicator& world, const comm::Top
                                 const config::Deck& deck, workload::Scenario scenario) {
     if (deck.run.device != "emulated") {
         const bool placed = world.size() == scenario.graph.world;
+        if (placed) scenario.rank_nodes = topology.nodes;
         return workload::on_nodes(std::move(scenario), placed ? topology.ranks_per_node : 0);
     }
     const std::string& path = deck.emulated.cluster;

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <random>
-#include <set>
 
 namespace maestro::parallel {
 namespace {
@@ -45,12 +45,20 @@ struct Routing {
     std::vector<std::int32_t> choice;
 };
 
-Routing random_routing(std::mt19937& random, bool one_rank_only) {
+enum class Placement { one_node, several_nodes };
+
+Routing random_routing(std::mt19937& random, bool one_rank_only, Placement placement) {
     const auto up_to = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)) + 1; };
     Routing r;
     const int ep = up_to(4), each = up_to(4);
     r.group = {{ep, up_to(2)}, 0, ep * each, up_to(std::min(ep * each, 4))};
-    for (int rank = 0; rank < r.group.degrees.ranks(); ++rank) r.rows.push_back(up_to(12) - 1);
+    const int ranks = r.group.degrees.ranks();
+    std::vector<int> node_of;
+    for (int rank = 0; rank < ranks; ++rank) {
+        r.rows.push_back(up_to(12) - 1);
+        node_of.push_back(placement == Placement::one_node ? 0 : up_to(3));
+    }
+    r.group.nodes = collective::Nodes(node_of);
     std::vector<std::int32_t> experts(static_cast<std::size_t>(r.group.experts));
     std::iota(experts.begin(), experts.end(), 0);
     for (std::int64_t row = std::accumulate(r.rows.begin(), r.rows.end(), std::int64_t{0}); row > 0; --row) {
@@ -60,11 +68,56 @@ Routing random_routing(std::mt19937& random, bool one_rank_only) {
     return r;
 }
 
-/// Plays all ranks: what one sends to another in a round is what the other one expects from it, in this
-/// order, and at the end each rank has received each row with a choice among its experts exactly once.
+/// Numbers that ranks hold, by rank.
+using ByRank = std::vector<std::vector<double>>;
+
+/// Plays the exchange of one hop: numbers[r] are those of rank r before it.
+ByRank play(const std::vector<const ExpertHop*>& hops, const ByRank& numbers) {
+    ByRank received(hops.size());
+    for (std::size_t to = 0; to < hops.size(); ++to)
+        for (std::size_t from = 0; from < hops.size(); ++from) {
+            const ExpertHop& hop = *hops[from];
+            EXPECT_EQ(hop.send_rows[to], hops[to]->receive_rows[from]);
+            const auto begin =
+                std::accumulate(hop.send_rows.begin(), hop.send_rows.begin() + to, std::int64_t{0});
+            for (std::int64_t i = begin; i < begin + hop.send_rows[to]; ++i)
+                received[to].push_back(numbers[from].at(static_cast<std::size_t>(hop.sent.at(i))));
+        }
+    return received;
+}
+
+/// Plays the way back: results[r] are those of what rank r has received. Adds them to sums.
+void play_back(const std::vector<const ExpertHop*>& hops, const ByRank& results, ByRank& sums) {
+    const std::size_t ranks = hops.size();
+    ByRank back(ranks);
+    for (std::size_t to = 0; to < ranks; ++to)
+        for (std::size_t from = 0; from < ranks; ++from) {
+            const std::vector<std::int64_t>& rows = hops[from]->receive_rows;
+            const auto begin = std::accumulate(rows.begin(), rows.begin() + to, std::int64_t{0});
+            for (std::int64_t i = begin; i < begin + rows[to]; ++i)
+                back[to].push_back(results[from].at(static_cast<std::size_t>(i)));
+        }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+        ASSERT_EQ(hops[rank]->place.size(), sums[rank].size() * ranks);
+        for (std::size_t i = 0; i < hops[rank]->place.size(); ++i)
+            if (const std::int32_t at = hops[rank]->place[i]; at >= 0)
+                sums[rank][i / ranks] += back[rank].at(static_cast<std::size_t>(at));
+    }
+}
+
+/// What rank `rank` makes of a row. Sums of these are exact.
+double result_of(double row, std::size_t rank) {
+    return (row + 1) * std::exp2(4 * static_cast<double>(rank));
+}
+
+/// Plays all ranks, forth and back. Each rank receives each row with a choice among its experts exactly once,
+/// and nothing else; each row crosses to another node at most once; and what comes back to it is the sum over
+/// its receivers.
 void check_rounds(const Routing& r, const ExpertLimits& limits) {
     const auto ranks = static_cast<std::size_t>(r.group.degrees.ranks());
     const auto k = static_cast<std::size_t>(r.group.choices);
+    const collective::Nodes& nodes = r.group.nodes;
+    const bool by_nodes = r.group.by_nodes();
     std::vector<std::vector<ExpertRound>> of_rank;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         ExpertGroup group = r.group;
@@ -73,64 +126,151 @@ void check_rounds(const Routing& r, const ExpertLimits& limits) {
         ASSERT_EQ(of_rank[rank].size(), of_rank[0].size()) << "all ranks have the same number of rounds";
         ASSERT_GE(of_rank[rank].size(), 1u);
     }
-    std::vector<std::int64_t> first{0};
-    for (const std::int64_t rows : r.rows) first.push_back(first.back() + rows);
-    std::vector<std::multiset<std::int32_t>> received(ranks);
-    for (std::size_t round = 0; round < of_rank[0].size(); ++round)
-        for (std::size_t to = 0; to < ranks; ++to) {
-            const ExpertRound& receiver = of_rank[to][round];
-            std::size_t at = 0;
-            for (std::size_t from = 0; from < ranks; ++from) {
-                const ExpertRound& sender = of_rank[from][round];
-                ASSERT_EQ(sender.send_rows[to], receiver.receive_rows[from]);
-                const auto begin =
-                    std::accumulate(sender.send_rows.begin(), sender.send_rows.begin() + to, std::int64_t{0});
-                for (std::int64_t i = begin; i < begin + sender.send_rows[to]; ++i) {
-                    const std::int32_t row = sender.sent[static_cast<std::size_t>(i)];
-                    ASSERT_EQ(receiver.received.at(at++), first[from] + row);
-                    ASSERT_EQ(sender.place[static_cast<std::size_t>(row) * ranks + to], i);
-                }
-                ASSERT_EQ(static_cast<std::size_t>(std::count_if(sender.place.begin(), sender.place.end(),
-                                                                 [](std::int32_t p) { return p >= 0; })),
-                          sender.sent.size());
-            }
-            ASSERT_EQ(at, receiver.received.size());
-            ASSERT_LE(static_cast<std::int64_t>(at), limits.rows);
-            ExpertGroup group = r.group;
-            const Range experts = group.experts_of(static_cast<int>(to));
-            std::int64_t choices = 0;
-            for (const std::int32_t row : receiver.received)
-                for (std::size_t j = 0; j < k; ++j) {
-                    const std::int32_t expert = r.choice[static_cast<std::size_t>(row) * k + j];
-                    choices += expert >= experts.begin && expert < experts.end;
-                }
-            ASSERT_LE(choices, limits.choices);
-            received[to].insert(receiver.received.begin(), receiver.received.end());
+    ByRank rows(ranks), sums(ranks), received(ranks);
+    double number = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+        for (std::int64_t i = 0; i < r.rows[rank]; ++i) rows[rank].push_back(number++);
+        sums[rank].assign(rows[rank].size(), 0.0);
+    }
+    const auto has_choice = [&](double row, std::size_t rank) {
+        const Range experts = r.group.experts_of(static_cast<int>(rank));
+        const auto begin =
+            r.choice.begin() + static_cast<std::ptrdiff_t>(row) * static_cast<std::ptrdiff_t>(k);
+        return std::count_if(begin, begin + static_cast<std::ptrdiff_t>(k),
+                             [&](std::int32_t e) { return e >= experts.begin && e < experts.end; });
+    };
+    std::map<std::pair<double, int>, int> crossings;  // of a row to a node
+    for (std::size_t number_of_round = 0; number_of_round < of_rank[0].size(); ++number_of_round) {
+        std::vector<const ExpertRound*> round;
+        std::vector<const ExpertHop*> first, second;
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+            round.push_back(&of_rank[rank][number_of_round]);
+            first.push_back(&round.back()->first);
+            ASSERT_EQ(round.back()->second.has_value(), by_nodes);
+            if (by_nodes) second.push_back(&*round.back()->second);
         }
-    for (std::size_t to = 0; to < ranks; ++to) {
-        const Range experts = r.group.experts_of(static_cast<int>(to));
-        std::multiset<std::int32_t> expected;
-        for (std::size_t row = 0; row * k < r.choice.size(); ++row)
-            if (std::any_of(r.choice.begin() + row * k, r.choice.begin() + (row + 1) * k,
-                            [&](std::int32_t e) { return e >= experts.begin && e < experts.end; }))
-                expected.insert(static_cast<std::int32_t>(row));
-        ASSERT_EQ(received[to], expected);
+        const ByRank landed = play(first, rows);
+        ByRank at_experts = landed;
+        if (by_nodes) {
+            const ByRank forwarded = play(second, landed);
+            for (std::size_t rank = 0; rank < ranks; ++rank) {
+                at_experts[rank].clear();
+                for (const std::int32_t i : round[rank]->kept) at_experts[rank].push_back(landed[rank].at(i));
+                at_experts[rank].insert(at_experts[rank].end(), forwarded[rank].begin(),
+                                        forwarded[rank].end());
+            }
+        }
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+            ASSERT_EQ(at_experts[rank],
+                      std::vector<double>(round[rank]->received.begin(), round[rank]->received.end()));
+            ASSERT_EQ(round[rank]->rows, std::ssize(at_experts[rank]));
+            ASSERT_LE(std::ssize(at_experts[rank]), limits.rows);
+            std::int64_t choices = 0, crossed = 0;
+            for (const double row : at_experts[rank]) choices += has_choice(row, rank);
+            ASSERT_LE(choices, limits.choices);
+            received[rank].insert(received[rank].end(), at_experts[rank].begin(), at_experts[rank].end());
+            const int node = nodes.of(static_cast<int>(rank));
+            std::size_t at = 0;
+            for (std::size_t from = 0; from < ranks; ++from)
+                for (std::int64_t i = 0; i < first[rank]->receive_rows[from]; ++i, ++at) {
+                    if (nodes.of(static_cast<int>(from)) == node) continue;
+                    ++crossed;
+                    ++crossings[{landed[rank].at(at), node}];
+                }
+            ASSERT_LE(crossed, limits.crossing);
+            if (!by_nodes) continue;
+            ASSERT_LE(second[rank]->rows_sent(), limits.forwarded);
+            for (std::size_t to = 0; to < ranks; ++to)
+                ASSERT_TRUE(second[rank]->send_rows[to] == 0 || nodes.of(static_cast<int>(to)) == node);
+        }
+        // Back again.
+        ByRank results(ranks), landed_results(ranks);
+        for (std::size_t rank = 0; rank < ranks; ++rank)
+            for (const double row : at_experts[rank]) results[rank].push_back(result_of(row, rank));
+        if (by_nodes) {
+            ByRank of_second(ranks);
+            for (std::size_t rank = 0; rank < ranks; ++rank) {
+                const auto kept = std::ssize(round[rank]->kept);
+                ASSERT_EQ(round[rank]->kept_place.size(), landed[rank].size());
+                for (const std::int32_t at : round[rank]->kept_place)
+                    landed_results[rank].push_back(at < 0 ? 0 : results[rank].at(at));
+                of_second[rank].assign(results[rank].begin() + kept, results[rank].end());
+            }
+            play_back(second, of_second, landed_results);
+            results = landed_results;
+        }
+        play_back(first, results, sums);
+    }
+    for (const auto& [row_and_node, times] : crossings)
+        ASSERT_TRUE(times == 1 || !by_nodes) << row_and_node.first;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+        std::vector<double> expected;
+        for (const std::vector<double>& of_source : rows)
+            for (const double row : of_source)
+                if (has_choice(row, rank) > 0) expected.push_back(row);
+        std::sort(received[rank].begin(), received[rank].end());
+        ASSERT_EQ(received[rank], expected);
+        for (std::size_t i = 0; i < rows[rank].size(); ++i) {
+            double sum = 0;
+            for (std::size_t to = 0; to < ranks; ++to)
+                if (has_choice(rows[rank][i], to) > 0) sum += result_of(rows[rank][i], to);
+            ASSERT_EQ(sums[rank][i], sum);
+        }
     }
 }
 
-TEST(ExpertRounds, DeliverEachRowOnceToEachRankOfItsExperts) {
+void check_random_rounds(Placement placement) {
     std::mt19937 random(5);
-    std::size_t several = 0;
+    std::size_t several = 0, by_nodes = 0;
     for (int i = 0; i < 300; ++i) {
-        const Routing r = random_routing(random, i % 5 == 0);
+        const Routing r = random_routing(random, i % 5 == 0, placement);
         SCOPED_TRACE(i);
-        const std::int64_t all = std::accumulate(r.rows.begin(), r.rows.end(), std::int64_t{0});
-        check_rounds(r, expert_limits(r.group, all));
-        const ExpertLimits small{3, std::max(5, r.group.choices)};
+        check_rounds(r, expert_limits(r.group, r.rows));
+        const ExpertLimits small{3, std::max(5, r.group.choices), 4, 7};
         check_rounds(r, small);
         several += plan_expert_rounds(r.group, r.rows, r.choice, small).size() > 1;
+        by_nodes += r.group.by_nodes();
     }
     EXPECT_GT(several, 100u);
+    EXPECT_EQ(by_nodes > 0, placement == Placement::several_nodes);
+    EXPECT_TRUE(by_nodes == 0 || by_nodes > 100) << by_nodes;
+}
+
+TEST(ExpertRounds, DeliverEachRowOnceToEachRankOfItsExperts) {
+    check_random_rounds(Placement::one_node);
+}
+TEST(ExpertRounds, CrossTheBorderOfANodeOnceForEachRow) {
+    check_random_rounds(Placement::several_nodes);
+}
+
+TEST(ExpertRounds, AreExpectedToHaveTheMeanRowsOfRealOnes) {
+    // Eight ranks on two nodes of three and five, with 32 experts of which four are chosen.
+    ExpertGroup group{{8, 1}, 0, 32, 4, collective::Nodes({0, 0, 0, 1, 1, 1, 1, 1})};
+    const std::vector<std::int64_t> rows{900, 1100, 0, 1000, 1000, 1000, 700, 1300};
+    std::mt19937 random(2);
+    std::vector<std::int32_t> experts(32), choice;
+    std::iota(experts.begin(), experts.end(), 0);
+    for (int row = 0; row < 7000; ++row) {
+        std::shuffle(experts.begin(), experts.end(), random);
+        choice.insert(choice.end(), experts.begin(), experts.begin() + 4);
+    }
+    for (group.rank = 0; group.rank < 8; ++group.rank) {
+        SCOPED_TRACE(group.rank);
+        const std::vector<ExpertRound> real =
+            plan_expert_rounds(group, rows, choice, expert_limits(group, rows));
+        ASSERT_EQ(real.size(), 1u);
+        const ExpertRound expected = expected_expert_round(group, rows);
+        const auto expect_near = [](std::int64_t found, std::int64_t mean) {
+            EXPECT_NEAR(static_cast<double>(found), static_cast<double>(mean), 4 * std::sqrt(mean) + 1);
+        };
+        expect_near(real[0].rows, expected.rows);
+        for (std::size_t other = 0; other < 8; ++other) {
+            expect_near(real[0].first.send_rows[other], expected.first.send_rows[other]);
+            expect_near(real[0].first.receive_rows[other], expected.first.receive_rows[other]);
+            expect_near(real[0].second->send_rows[other], expected.second->send_rows[other]);
+            expect_near(real[0].second->receive_rows[other], expected.second->receive_rows[other]);
+        }
+    }
 }
 
 TEST(ExpertRounds, AreOneWhereChoicesAreSpreadAndSeveralWhereAllRowsChooseOneExpert) {
@@ -145,7 +285,7 @@ TEST(ExpertRounds, AreOneWhereChoicesAreSpreadAndSeveralWhereAllRowsChooseOneExp
         same.push_back(5);
         same.push_back(6);
     }
-    const ExpertLimits limits = expert_limits(group, 4000);
+    const ExpertLimits limits = expert_limits(group, rows);
     EXPECT_LT(limits.rows, 2500) << "not the worst case of all rows";
     EXPECT_EQ(plan_expert_rounds(group, rows, spread, limits).size(), 1u);
     EXPECT_EQ(plan_expert_rounds(group, rows, same, limits).size(), 3u) << "8000 choices, 2679 at a time";
@@ -153,7 +293,7 @@ TEST(ExpertRounds, AreOneWhereChoicesAreSpreadAndSeveralWhereAllRowsChooseOneExp
 
 TEST(ExpertLimits, HoldTheChoicesOfOneRow) {
     for (const std::int64_t rows : {0, 1, 2}) {
-        const ExpertLimits limits = expert_limits({{2, 1}, 0, 16, 8}, rows);
+        const ExpertLimits limits = expert_limits({{2, 1}, 0, 16, 8}, std::vector<std::int64_t>{rows, rows});
         EXPECT_GE(limits.rows, 1);
         EXPECT_GE(limits.choices, 8);
     }

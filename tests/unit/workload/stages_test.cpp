@@ -287,6 +287,45 @@ TEST(Stages, UseTheLinksOfTheirRanks) {
     EXPECT_EQ(problem.edges[2].latency_s, 1);
 }
 
+const std::vector<std::string> kSharedExperts{
+    "model.glyph-language.experts=12",    "model.glyph-language.experts_per_token=3",
+    "model.glyph-language.expert_mlp=24", "section.language.layout.tp=2",
+    "section.language.layout.dp=3",       "section.language.layout.ep=6"};
+
+/// Vision has rank 0, and ranks 1 to 6 share the experts of language.
+TEST(Stages, KnowTheNodesOfRanksThatShareExperts) {
+    Scenario scenario = glyph_scenario(kSharedExperts);
+    EXPECT_TRUE(expert_nodes_of(scenario, 0).empty()) << "no experts";
+    EXPECT_TRUE(expert_nodes_of(scenario, 1).empty()) << "not known";
+    using testing::ElementsAre;
+    scenario.rank_nodes = {0, 1, 0, 1, 1, 0, 1};
+    EXPECT_THAT(expert_nodes_of(scenario, 1), ElementsAre(ElementsAre(0, 1, 0, 0, 1, 0)));
+    scenario.cluster.emplace();
+    scenario.cluster->ranks_per_node = 3;
+    EXPECT_THAT(mesh_links_of(scenario, 1).expert_nodes, ElementsAre(0, 0, 1, 1, 1, 2));
+    std::vector<std::string> pairs = kSharedExperts;
+    pairs.back() = "section.language.layout.ep=2";
+    Scenario shared = glyph_scenario(pairs);
+    shared.rank_nodes = {0, 0, 0, 0, 3, 3, 3};
+    EXPECT_THAT(expert_nodes_of(shared, 1), ElementsAre(ElementsAre(0, 1), ElementsAre(0, 0)));
+}
+
+/// Rows that cross the border of a node pass through one rank there, which has them beside those of its
+/// experts.
+TEST_F(StagesOfSamples, HaveMemoryForRowsThatAreForwardedWithinANode) {
+    const auto scratch = [&](std::vector<int> nodes) {
+        Scenario on_nodes = scenario(kSharedExperts);
+        on_nodes.rank_nodes = std::move(nodes);
+        return measure_memory(on_nodes, table_of(on_nodes, *file_), probes_, backend::Traits())
+            .stages[1]
+            .footprint.scratch;
+    };
+    const std::size_t one = scratch({0, 0, 0, 0, 0, 0, 0});
+    EXPECT_EQ(scratch({}), one);
+    EXPECT_EQ(scratch({0, 1, 2, 3, 4, 5, 6}), one) << "no rank has another one on its node";
+    EXPECT_GT(scratch({0, 0, 1, 0, 1, 0, 1}), one);
+}
+
 /// What a rank exchanges for its node depends on how many ranks share that, and the slowest rank counts.
 TEST(Stages, EndAStepWithTheirSlowestRank) {
     for (const char* replicas : {"3", "5", "6", "7"}) {
