@@ -6,16 +6,18 @@
 
 namespace maestro::kernels {
 
-/// Factors that all elements of an update share.
-struct AdamWFactors {
-    float beta1, one_minus_beta1;
-    float beta2, one_minus_beta2;
-    float step_size;        ///< learning rate over the bias correction of the first moment
-    float root_correction;  ///< bias correction of the second moment's root
-    float eps;
-    float scale;  ///< of the gradient
-    float decay;  ///< factor of a weight under weight decay: 1 - learning rate * weight decay
+/// Factors that all elements of an update share, in the type T of the elements.
+template <class T>
+struct AdamWFactorsOf {
+    T beta1, one_minus_beta1;
+    T beta2, one_minus_beta2;
+    T step_size;        ///< learning rate over the bias correction of the first moment
+    T root_correction;  ///< bias correction of the second moment's root
+    T eps;
+    T scale;  ///< of the gradient
+    T decay;  ///< factor of a weight under weight decay: 1 - learning rate * weight decay
 };
+using AdamWFactors = AdamWFactorsOf<float>;
 
 /// A range of elements with the same weight decay.
 struct UpdateChunk {

@@ -1,7 +1,7 @@
 """Layouts of three decks that must give the results of one rank, and functions that compare two runs.
 
-tests/system/test_layouts.py always runs the cases with `quick`, and those with `cover` under `scripts/test.sh --all`. Among the latter
-every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all cases.
+tests/system/test_layouts.py always runs the cases with `quick`, and those with `cover` under `scripts/test.sh --all`: in fp32, and in fp64
+those that are `unlike`, of which only the quick ones run in fp32 as well. Among the cases with `cover` every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all cases.
 """
 
 import dataclasses
@@ -58,6 +58,12 @@ class Case:
         return found + ([f"section.{self.sections[1]}.colocate_with={self.sections[0]}"] if self.shared else [])
 
     @property
+    def unlike(self):
+        """Whether the sections share ranks in unlike layouts, the edge joins several replicas upstream to one, or there are experts."""
+        up, down = degrees(self.up), degrees(self.down)
+        return self.deck == "layouts_moe" or up["dp"] > down["dp"] or (self.shared and (up["dp"], up["pp"]) != (down["dp"], down["pp"]))
+
+    @property
     def reference(self):
         return Case(self.deck, "", "", model=self.model, shared=True)
 
@@ -98,6 +104,7 @@ def stages(section, layers):
     return f"section.{section}.layout.stages={layers}".replace(" ", "")
 
 
+IN_DOUBLE = ("run.precision=fp64", "run.device=cpu", "checkpoint.every=0")
 READY, MESSAGES, WINDOW, RECOMPUTE = "schedule.dispatch=ready", "run.transport=messages", "run.transport=window", "train.recompute=layer"
 UNLIKE = ("section.vision.micro_batch=5", "section.vision.window=4", "section.language.micro_batch=7")
 TIGHT = ("section.vision.micro_batch=1", "section.vision.window=16", "section.language.micro_batch=1")
@@ -299,14 +306,25 @@ def relative(a, b):
     return float(np.max(np.abs(a - b) / np.abs(b)))
 
 
-def differences(run, reference, sections):
-    """Returns the largest relative differences of two run directories as {"loss", "grad_norm", "gradient", "worst"}; "worst" names the
-    parameter whose gradient differs most."""
+def differences_of_steps(run, reference):
+    """Returns the largest relative differences of the steps of two run directories as {"loss", "grad_norm"}."""
     found = {}
     with h5py.File(run / "metrics.h5") as a, h5py.File(reference / "metrics.h5") as b:
         for key in ("loss", "grad_norm"):
             assert len(a["steps"][key]) == len(b["steps"][key])
             found[key] = relative(a["steps"][key][:], b["steps"][key][:])
+    return found
+
+
+def same_choices(run, reference):
+    """Whether the routers of two runs chose each expert equally often: the loads of every step and layer, if there are any, are equal."""
+    with h5py.File(run / "metrics.h5") as a, h5py.File(reference / "metrics.h5") as b:
+        return all(np.array_equal(a["experts"][key][:], b["experts"][key][:]) for key in ("largest", "smallest", "entropy"))
+
+
+def differences(run, reference, sections):
+    """Adds to differences_of_steps() "gradient" and "worst", which names the parameter whose gradient differs most."""
+    found = differences_of_steps(run, reference)
     left, right = first_gradients(run, sections), first_gradients(reference, sections)
     assert left.keys() == right.keys() and right
     # The bias of a router is updated without moments.

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Compares losses, gradient norms and first gradients of many layouts with those of one rank, in fp32.
+"""Compares losses, gradient norms and first gradients of many layouts with those of one rank, in fp32 or fp64.
 
 Prints the largest relative differences over the steps. For the gradients of step 1 this is the largest difference of a parameter over
-the norm of its gradient, with the name of the parameter.
+the norm of its gradient, with the name of the parameter. In fp64 there are no checkpoints, from which they are read.
 """
 
 import argparse
 import time
 
-from layout_cases import CASES, differences, make_samples, remove_checkpoints
+from layout_cases import CASES, IN_DOUBLE, differences, differences_of_steps, make_samples, remove_checkpoints, same_choices
 from runs import ROOT, train
 
 
-def run(case, output):
-    values = [*case.values, f"train.steps={case.steps}", "checkpoint.every=1", f"checkpoint.keep={case.steps}"]
+def run(case, output, precision):
+    saving = IN_DOUBLE if precision == "fp64" else ["checkpoint.every=1", f"checkpoint.keep={case.steps}"]
+    values = [*case.values, f"train.steps={case.steps}", *saving]
     train(case.ranks, f"inputs/{case.deck}.toml", output, values)
     remove_checkpoints(ROOT / output)
     return ROOT / output
@@ -24,22 +25,28 @@ def main():
     parser.add_argument("--cover", action="store_true", help="only the cases that the tests run")
     parser.add_argument("--rest", action="store_true", help="only the other cases")
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "fp64"])
     parser.add_argument("--output", default="runs/bench-layouts")
     options = parser.parse_args()
     cases = [c for c in CASES if not (options.cover and not c.cover) and not (options.rest and c.cover) and options.only in f"{c.deck} {c.name}"]
     make_samples(ROOT)
-    references, worst = {}, {}
+    references, worst, free = {}, {}, 0
     print(f"{'deck':10} ranks     loss  grad_norm  gradient  seconds  layout")
     for case in cases:
         key = (case.deck, case.model)
         if key not in references:
-            references[key] = run(case.reference, f"{options.output}/reference-{len(references)}")
+            references[key] = run(case.reference, f"{options.output}/reference-{len(references)}", options.precision)
         begin = time.monotonic()
-        found = differences(run(case, f"{options.output}/case"), references[key], case.sections)
+        directory = run(case, f"{options.output}/case", options.precision)
+        if options.precision == "fp64":
+            found = {**differences_of_steps(directory, references[key]), "gradient": float("nan"), "worst": "not compared"}
+        else:
+            found = differences(directory, references[key], case.sections)
         print(f"{case.deck:10} {case.ranks:5} {found['loss']:8.1e} {found['grad_norm']:10.1e} {found['gradient']:9.1e} {time.monotonic() - begin:8.1f}"
               f"  {case.name} ({found['worst']})", flush=True)
         worst = {name: max(worst.get(name, 0), found[name]) for name in ("loss", "grad_norm", "gradient")}
-    print(f"{len(cases)} layouts, at most: " + ", ".join(f"{name} {value:.1e}" for name, value in worst.items()))
+        free += not same_choices(directory, references[key])
+    print(f"{len(cases)} layouts, {free} of them with rows that chose other experts, at most: " + ", ".join(f"{name} {value:.1e}" for name, value in worst.items()))
 
 
 if __name__ == "__main__":

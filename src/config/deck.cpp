@@ -360,6 +360,18 @@ void DeckReader::check_device(const Deck& deck) {
     if (deck.run.matmul_precision == "tf32" && deck.run.precision != "fp32")
         fail_at("run.matmul_precision",
                 fmt::format("tf32 applies to fp32, but run.precision is {}; remove it", deck.run.precision));
+    if (deck.run.precision == "fp64") {
+        if (deck.run.device != "cpu")
+            fail_at(
+                "run.device",
+                fmt::format("\"{}\", but run.precision is fp64, in which only the CPU computes; set it to "
+                            "\"cpu\"",
+                            deck.run.device));
+        if (needs_.training && deck.checkpoint.every > 0)
+            fail_at("checkpoint.every",
+                    fmt::format("{}, but checkpoints hold fp32 and run.precision is fp64; set it to 0",
+                                deck.checkpoint.every));
+    }
     if (!needs_.training || deck.run.device != "emulated") return;
     if (deck.emulated.cluster.empty())
         fail_at("emulated.cluster",

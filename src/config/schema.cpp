@@ -30,7 +30,7 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
             {"seed", &r.seed, false, 0, 9e18},
             {"output", &r.output, needs.output},
             {"device", &r.device, false, 0, 0, {"auto", "cpu", "cuda", "emulated"}},
-            {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
+            {"precision", &r.precision, false, 0, 0, {"fp32", "bf16", "fp64"}},
             {"matmul_precision", &r.matmul_precision, false, 0, 0, {"fp32", "tf32"}, {}, "gpu_products"},
             {"gemm_autotune",
              &r.gemm_autotune,

@@ -14,18 +14,43 @@ namespace {
 /// threads.
 constexpr std::int64_t kBlock = 1 << 13;
 
-kernels::AdamWFactors factors_of(const AdamW& s) {
+template <class T>
+kernels::AdamWFactorsOf<T> factors_of(const AdamW& s) {
     const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step));
     const double correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
-    return {.beta1 = static_cast<float>(s.beta1),
-            .one_minus_beta1 = static_cast<float>(1 - s.beta1),
-            .beta2 = static_cast<float>(s.beta2),
-            .one_minus_beta2 = static_cast<float>(1 - s.beta2),
-            .step_size = static_cast<float>(s.learning_rate / correction1),
-            .root_correction = static_cast<float>(1 / std::sqrt(correction2)),
-            .eps = static_cast<float>(s.eps),
-            .scale = static_cast<float>(s.gradient_scale),
-            .decay = static_cast<float>(1 - s.learning_rate * s.weight_decay)};
+    return {.beta1 = static_cast<T>(s.beta1),
+            .one_minus_beta1 = static_cast<T>(1 - s.beta1),
+            .beta2 = static_cast<T>(s.beta2),
+            .one_minus_beta2 = static_cast<T>(1 - s.beta2),
+            .step_size = static_cast<T>(s.learning_rate / correction1),
+            .root_correction = static_cast<T>(1 / std::sqrt(correction2)),
+            .eps = static_cast<T>(s.eps),
+            .scale = static_cast<T>(s.gradient_scale),
+            .decay = static_cast<T>(1 - s.learning_rate * s.weight_decay)};
+}
+
+/// adamw() on the CPU.
+template <class T>
+void update(const Tensor& weights, const Tensor& gradient, const Tensor& first, const Tensor& second,
+            const Tensor& chunks, const kernels::AdamWFactorsOf<T>& f) {
+    T* w = weights.as<T>();
+    const T* g = gradient.as<T>();
+    T* m = first.as<T>();
+    T* v = second.as<T>();
+    const auto* const all = static_cast<const kernels::UpdateChunk*>(chunks.data);
+    parallel_for(
+        chunks.rows(), chunks.rows() > 0 ? weights.size() / chunks.rows() * 8 : 0, [&](std::int64_t c) {
+            const kernels::UpdateChunk chunk = all[c];
+            const std::int64_t end = chunk.begin + chunk.size;
+            const T keep = chunk.decays != 0 ? f.decay : T(1);
+#pragma omp simd
+            for (std::int64_t i = chunk.begin; i < end; ++i) {
+                const T x = g[i] * f.scale;
+                m[i] = f.beta1 * m[i] + f.one_minus_beta1 * x;
+                v[i] = f.beta2 * v[i] + f.one_minus_beta2 * x * x;
+                w[i] = w[i] * keep - f.step_size * m[i] / (std::sqrt(v[i]) * f.root_correction + f.eps);
+            }
+        });
 }
 
 }  // namespace
@@ -47,29 +72,13 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
     b.launch(
         {15.0 * static_cast<double>(size), 7.0 * static_cast<double>(weights.bytes())},
         [&] {
-            float* w = weights.as<float>();
-            const float* g = gradient.as<float>();
-            float* m = first.as<float>();
-            float* v = second.as<float>();
-            const kernels::AdamWFactors f = factors_of(s);
-            const auto* const all = static_cast<const kernels::UpdateChunk*>(chunks.data);
-            parallel_for(
-                chunks.rows(), chunks.rows() > 0 ? size / chunks.rows() * 8 : 0, [&](std::int64_t c) {
-                    const kernels::UpdateChunk chunk = all[c];
-                    const std::int64_t end = chunk.begin + chunk.size;
-                    const float keep = chunk.decays != 0 ? f.decay : 1.0f;
-#pragma omp simd
-                    for (std::int64_t i = chunk.begin; i < end; ++i) {
-                        const float x = g[i] * f.scale;
-                        m[i] = f.beta1 * m[i] + f.one_minus_beta1 * x;
-                        v[i] = f.beta2 * v[i] + f.one_minus_beta2 * x * x;
-                        w[i] =
-                            w[i] * keep - f.step_size * m[i] / (std::sqrt(v[i]) * f.root_correction + f.eps);
-                    }
-                });
+            if (weights.dtype == DType::f64)
+                update(weights, gradient, first, second, chunks, factors_of<double>(s));
+            else
+                update(weights, gradient, first, second, chunks, factors_of<float>(s));
         },
         [&](Stream stream) {
-            kernels::adamw(stream, weights, gradient, first, second, chunks, factors_of(s));
+            kernels::adamw(stream, weights, gradient, first, second, chunks, factors_of<float>(s));
         });
 }
 

@@ -32,8 +32,8 @@ struct UpdateRange {
 /// u8[n, sizeof(kernels::UpdateChunk)], which adamw() takes.
 std::vector<kernels::UpdateChunk> update_chunks(std::span<const UpdateRange> elements);
 
-/// Updates weights[n], first[n] and second[n], the moments, by gradient[n], all f32, at the elements in
-/// `chunks`. One launch updates all parameters.
+/// Updates weights[n], first[n] and second[n], the moments, by gradient[n], all f32 or,
+/// on the CPU, f64, at the elements in `chunks`. One launch updates all parameters.
 void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
            const Tensor& second, const Tensor& chunks, const AdamW& settings);
 /// sum[1] (f64) += the sum of squares of t[n]. The result does not depend on the number of threads. Takes

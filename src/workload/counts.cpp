@@ -71,8 +71,9 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
             for (const parallel::Axis axis : parallel::kReplicaAxes) {  // an all-reduce, once a step
                 const int ranks = module->mesh().group(axis).size();
                 (axis == parallel::Axis::tied ? count.pp_bytes : count.tp_bytes) +=
-                    2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) * (ranks - 1) / ranks *
-                    layout.dp * layout.stage_ranks();
+                    2.0 * static_cast<double>(size_of(group.gradient().dtype)) *
+                    static_cast<double>(group.replicated(axis)) * (ranks - 1) / ranks * layout.dp *
+                    layout.stage_ranks();
             }
             // Each of n ranks sends (n - 1) / n of the gradients in the reduce-scatter, and as much of the
             // weights in the all-gather.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/grid.hpp"
+#include "ops/dispatch.hpp"
 #include "transport/choice.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -182,6 +183,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
     const graph::SectionGraph& graph = scenario.graph;
     MemoryPlan plan;
     plan.shares_scratch = traits.shares_memory;
+    plan.moment_bytes = size_of(ops::accumulate_type(scenario.compute));
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const int s = graph.stages[stage].section;
         const graph::Section& section = graph.sections[s];
@@ -258,7 +260,8 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         if (!graph::holds(graph, s, rank)) continue;
         const StageMemory& stage = plan.stages[s];
         memory.weights += static_cast<double>(stage.footprint.parameters);
-        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(stage.footprint.optimizer);
+        memory.optimizer +=
+            2.0 * static_cast<double>(plan.moment_bytes) * static_cast<double>(stage.footprint.optimizer);
         memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
         memory.decoding += stage.decoding;
         double& of_section = scratch[graph.stages[s].section];

@@ -64,7 +64,9 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
     Scenario scenario;
     scenario.global_batch = deck.data.global_batch;
     scenario.sequence_length = deck.data.sequence_length;
-    scenario.compute = deck.run.precision == "bf16" ? DType::bf16 : DType::f32;
+    scenario.compute = deck.run.precision == "bf16"   ? DType::bf16
+                       : deck.run.precision == "fp64" ? DType::f64
+                                                      : DType::f32;
     scenario.tp_overlap = deck.run.tp_overlap == "always"  ? TpOverlap::always
                           : deck.run.tp_overlap == "never" ? TpOverlap::never
                                                            : TpOverlap::automatic;

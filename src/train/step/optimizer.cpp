@@ -5,14 +5,17 @@
 #include <numbers>
 
 #include "ops/adamw.hpp"
+#include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 
 namespace maestro::train {
 
 namespace {
 
-Tensor floats(const backend::Buffer& buffer) {
-    return Tensor(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
+/// The moments of a group in `buffer`: of the type of its masters.
+Tensor moments_in(const backend::Buffer& buffer, const parallel::ParameterGroup& group) {
+    const DType type = group.master().dtype;
+    return Tensor(buffer.data(), type, {static_cast<std::int64_t>(buffer.bytes() / size_of(type))});
 }
 Tensor chunks_of(const backend::Buffer& buffer) {
     constexpr std::size_t kEach = sizeof(kernels::UpdateChunk);
@@ -79,10 +82,10 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
         state.chunks = backend::Buffer(backend_, chunks.size() * sizeof(kernels::UpdateChunk));
         backend_.upload(chunks.data(), chunks_of(state.chunks));
     }
-    const auto bytes = static_cast<std::size_t>(shard.size()) * sizeof(float);
+    const auto bytes = static_cast<std::size_t>(shard.size()) * size_of(group.master().dtype);
     for (auto* moments : {&state.first, &state.second}) {
         *moments = backend::Buffer(backend_, bytes);
-        if (bytes > 0) ops::zero(backend_, floats(*moments));
+        if (bytes > 0) ops::zero(backend_, moments_in(*moments, group));
     }
 }
 
@@ -108,7 +111,8 @@ void Optimizer::update(std::size_t index, const AdamSettings& settings, std::int
     const Range shard = state.group->shard();
     if (shard.size() == 0) return;
     ops::adamw(backend_, state.group->master(), state.group->gradient().slice(shard.begin, shard.end),
-               floats(state.first), floats(state.second), chunks_of(state.chunks),
+               moments_in(state.first, *state.group), moments_in(state.second, *state.group),
+               chunks_of(state.chunks),
                {.learning_rate = learning_rate(settings, step),
                 .beta1 = settings.beta1,
                 .beta2 = settings.beta2,
@@ -123,12 +127,15 @@ void Optimizer::update(std::size_t index, const AdamSettings& settings, std::int
 
 /// On the host: a bias has one element for each expert.
 void Optimizer::balance(const Tensor& bias, const Tensor& excess, double by) {
-    std::vector<float> values(static_cast<std::size_t>(bias.size())), over(values.size());
-    backend_.download(bias, values.data());
-    backend_.download(excess, over.data());
-    for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] -= static_cast<float>(over[i] > 0 ? by : over[i] < 0 ? -by : 0);
-    backend_.upload(values.data(), bias);
+    ops::by_type(bias.dtype, [&]<class T>(T) {
+        using A = Accumulate<T>;
+        std::vector<A> values(static_cast<std::size_t>(bias.size())), over(values.size());
+        backend_.download(bias, values.data());
+        backend_.download(excess, over.data());
+        for (std::size_t i = 0; i < values.size(); ++i)
+            values[i] -= static_cast<A>(over[i] > 0 ? by : over[i] < 0 ? -by : 0);
+        backend_.upload(values.data(), bias);
+    });
 }
 
 /// The sum of their squares is finite then, and only then: in double, no sum of squares of floats overflows.
@@ -151,9 +158,9 @@ namespace {
 Tensor moments_of(const parallel::ParameterGroup& group, const backend::Buffer& moments,
                   const parallel::Parameter& parameter) {
     const Range held = group.shard_of(parameter);
-    if (held.size() <= 0) return Tensor(nullptr, DType::f32, {0});
+    if (held.size() <= 0) return Tensor(nullptr, group.master().dtype, {0});
     const std::int64_t begin = parameter.offset + held.begin - group.shard().begin;
-    return floats(moments).slice(begin, begin + held.size());
+    return moments_in(moments, group).slice(begin, begin + held.size());
 }
 }  // namespace
 
@@ -170,8 +177,9 @@ Tensor Optimizer::second_moments(const parallel::Parameter& parameter) const {
 void Optimizer::set_moments(const parallel::Parameter& parameter, std::span<const float> first,
                             std::span<const float> second) {
     const auto set = [&](const Tensor& moments, std::span<const float> values) {
-        MAESTRO_CHECK(static_cast<std::int64_t>(values.size()) == moments.size(),
-                      "{} moments for {} elements of {}", values.size(), moments.size(), parameter.name);
+        MAESTRO_CHECK(static_cast<std::int64_t>(values.size()) == moments.size() &&
+                          (moments.dtype == DType::f32 || values.empty()),
+                      "{} moments for {} of {}", values.size(), moments.describe(), parameter.name);
         backend_.upload(values.data(), moments);
     };
     set(first_moments(parameter), first);

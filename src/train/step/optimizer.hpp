@@ -72,7 +72,7 @@ private:
         backend::Buffer first, second;  ///< moments of the shard
     };
     void add_group(parallel::ParameterGroup& group);
-    /// Moves bias[n] by `by` against the sign of excess[n], both f32.
+    /// Moves bias[n] by `by` against the sign of excess[n], of the same type.
     void balance(const Tensor& bias, const Tensor& excess, double by);
     const State& state_of(const parallel::Parameter& parameter) const;
     Tensor squares() const { return Tensor(squares_.data(), DType::f64, {1}); }

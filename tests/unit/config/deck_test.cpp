@@ -206,6 +206,16 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
     EXPECT_THAT(refusal(text, {"model.glyph-language.tie_embeddings=yes"}), HasSubstr("true or false"));
 }
 
+TEST(Precision, Fp64NeedsTheCpuAndSavesNothing) {
+    const std::string text = edited("precision = \"fp32\"", "precision = \"fp64\"");
+    EXPECT_THAT(refusal(text, {"run.device=auto"}),
+                AllOf(HasSubstr("run.device: \"auto\", but run.precision is fp64"),
+                      HasSubstr("checkpoint.every: 320, but"), HasSubstr("set it to 0")));
+    EXPECT_EQ(parse(text, {"run.device=cpu", "checkpoint.every=0"}).run.precision, "fp64");
+    EXPECT_THAT(refusal(text, {"run.device=cpu", "checkpoint.every=0", "run.matmul_precision=tf32"}),
+                HasSubstr("tf32 applies to fp32, but run.precision is fp64"));
+}
+
 TEST(Renames, OldKeysAndWordsAreReadAndNoticedOnce) {
     const std::string text = input("vlm_glyphs.toml");
     const Deck deck = parse(edited("[run]", "[run]\ngpu_algorithms = \"measured\""),

@@ -46,19 +46,22 @@ void update(double& weight, double gradient, double& first, double& second, int 
 
 TEST_F(Optimizer, AdamWMatchesALoopInDouble) {
     constexpr std::int64_t kSize = 1000;
-    const Tensor w = random(DType::f32, {kSize}), m = filled(DType::f32, {kSize}),
-                 v = filled(DType::f32, {kSize});
-    const Tensor all = chunks({{{0, kSize}, true}});
-    auto weight = values(w), first = values(m), second = values(v);
-    for (int step = 1; step <= 5; ++step) {
-        const Tensor g = random(DType::f32, {kSize});
-        adamw(b_, w, g, m, v, all, settings_of(step));
-        for (std::size_t i = 0; i < kSize; ++i)
-            update(weight[i], get(g, static_cast<std::int64_t>(i)), first[i], second[i], step);
+    for (const auto& [type, tolerance] : {std::pair{DType::f32, 1e-6}, std::pair{DType::f64, 1e-14}}) {
+        if (type == DType::f64 && testing_support::kOnGpu) continue;
+        SCOPED_TRACE(name_of(type));
+        const Tensor w = random(type, {kSize}), m = filled(type, {kSize}), v = filled(type, {kSize});
+        const Tensor all = chunks({{{0, kSize}, true}});
+        auto weight = values(w), first = values(m), second = values(v);
+        for (int step = 1; step <= 5; ++step) {
+            const Tensor g = random(type, {kSize});
+            adamw(b_, w, g, m, v, all, settings_of(step));
+            for (std::size_t i = 0; i < kSize; ++i)
+                update(weight[i], get(g, static_cast<std::int64_t>(i)), first[i], second[i], step);
+        }
+        expect_near(w, weight, tolerance, "weights");
+        expect_near(m, first, tolerance, "first moments");
+        expect_near(v, second, tolerance, "second moments");
     }
-    expect_near(w, weight, 1e-6, "weights");
-    expect_near(m, first, 1e-6, "first moments");
-    expect_near(v, second, 1e-6, "second moments");
 }
 
 TEST_F(Optimizer, AdamWWorksForAnySizeAndAlignment) {
