@@ -165,6 +165,61 @@ void fan_in_gaps(int seeds) {
         }
 }
 
+/// The same step with so many language replicas on a lane, its parts, as where replicas share experts.
+Problem with_language_parts(Problem problem, int parts) {
+    StageShape& language = problem.stages.back();
+    language.replicas /= parts;
+    language.parts = parts;
+    language.micro_batch *= parts;
+    problem.lanes = language.first_lane + language.replicas;
+    return problem;
+}
+
+/// The same step with each encoder on the lanes of the language model, of which it has several parts: one for
+/// each tp rank of the language model, say.
+Problem with_encoder_parts(Problem problem, int parts) {
+    problem.lanes = problem.stages.back().replicas;
+    for (StageShape& shape : problem.stages) {
+        shape.first_lane = 0;
+        if (shape.loss) continue;
+        shape.parts = parts;
+        shape.micro_batch = parts;
+        // It did not compete for its lane, and an even share of it was another.
+        for (SampleCost& sample : problem.samples) {
+            TaskCost& cost = sample.stages[shape.section];
+            cost.forward_s *= parts;
+            cost.backward_s *= parts;
+        }
+    }
+    return problem;
+}
+
+void part_gaps(int seeds) {
+    fmt::print("\nmean gap to the lower bound over {} seeds, groups 1, 2, 4, fan-outs 8, 16\n", seeds);
+    fmt::print("{:<26}{:>24}{:>11}{:>9}{:>9}{:>16}\n", "family", "parts of a lane", "wavefront", "lpt",
+               "fifo", "fifo/wavefront");
+    for (const Family& f : kFamilies)
+        for (const bool language : {true, false})
+            for (const int parts : {2, 4, 8}) {
+                GapSums sums;
+                for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+                    for (const int fanout : {8, 16})
+                        for (int seed = 0; seed < seeds; ++seed) {
+                            const auto number = static_cast<std::uint64_t>(seed);
+                            if (language)
+                                sums.add(
+                                    with_language_parts(make_problem(f, 1, groups, fanout, number), parts));
+                            else if (f.window_fanouts == 0)
+                                sums.add(with_encoder_parts(make_problem(f, 1, groups, 1, number), parts));
+                        }
+                if (sums.count == 0) continue;
+                fmt::print("{:<26}{:>24}{:>10.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name,
+                           fmt::format("{} {}", parts, language ? "language" : "encoder, shared"),
+                           100 * sums.wavefront / sums.count, 100 * sums.lpt / sums.count,
+                           100 * sums.fifo / sums.count, sums.ratio / sums.count);
+            }
+}
+
 /// Returns the lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
 double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
     Problem part{.stages = problem.stages, .edges = problem.edges, .lanes = 0, .samples = std::move(samples)};
@@ -265,6 +320,7 @@ int main(int argc, char** argv) {
     }
     gaps(seeds, detail, 0);
     fan_in_gaps(seeds);
+    part_gaps(seeds);
     noise(seeds);
     planning_times();
     return 0;

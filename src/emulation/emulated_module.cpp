@@ -134,14 +134,15 @@ private:
         return model::row_width(role_.inputs[edge], spec_.width);
     }
     std::int64_t output_width() const { return role_.output_width; }
-    /// Waits for all ranks of the lane, as the collectives of a task would, and returns the time.
+    /// Waits for the ranks of the replica and for those that share its experts, as the collectives of a task
+    /// would, and returns the time.
     double begin(backend::Arena& scratch) {
-        if (const int ranks = mesh_.degrees().ranks(); ranks > 1) {
+        for (collective::ProcessGroup* group : {&mesh_.tp(), &mesh_.cp(), &mesh_.ep()}) {
+            if (group->size() == 1) continue;
             const backend::ArenaScope scope(scratch);
-            const Tensor sign = scratch.allocate(DType::f32, {ranks});
+            const Tensor sign = scratch.allocate(DType::f32, {group->size()});
             ops::zero(backend_, sign);
-            mesh_.tp().all_reduce(backend_, sign, ops::Reduction::sum, scratch);
-            mesh_.cp().all_reduce(backend_, sign, ops::Reduction::sum, scratch);
+            group->all_reduce(backend_, sign, ops::Reduction::sum, scratch);
         }
         return comm::now_s();
     }

@@ -30,9 +30,9 @@ public:
         add(Axis::cp, "cp", rank / tp % cp, cp);
         add(Axis::kv, "kv", rank % tp % shape.kv_ranks(), shape.kv_ranks());
         add(Axis::tied, "tied embeddings", shape.tied.index, shape.tied.count);
+        add(Axis::ep, "experts", rank % shape.experts.ranks(), shape.experts.ranks());
         // A frozen section has no gradients to reduce. Without the group its ranks keep one communicator
         // less.
-        add(Axis::ep, "experts", rank % shape.experts.ranks(), shape.experts.ranks());
         if (shape.trainable) add(kDataAxes, "gradients", rank / tp, shape.data_ranks());
         if (shape.trainable && shape.has_own_expert_data())
             add(kExpertDataAxes, "gradients of experts", rank / shape.experts.ranks(),

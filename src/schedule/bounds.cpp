@@ -104,6 +104,18 @@ double assignment_bound(const std::vector<double>& jobs, const std::vector<doubl
     return least;
 }
 
+/// Returns the least time of all micro-batches of these jobs, summed over the lanes. The parts of a lane work
+/// at the same time, and a micro-batch takes as long as its longest job at least: the sum of that over
+/// micro-batches is smallest if each has the longest jobs that are left.
+double least_work(std::vector<double> jobs, const StageShape& shape) {
+    const double even = std::accumulate(jobs.begin(), jobs.end(), 0.0) / shape.parts;
+    if (shape.parts == 1) return even;
+    std::sort(jobs.begin(), jobs.end(), std::greater<>());
+    double longest = 0;
+    for (std::size_t first = 0; first < jobs.size(); first += shape.micro_batch) longest += jobs[first];
+    return std::max(even, longest);
+}
+
 double stage_bound(const SamplePaths& paths, std::size_t stage) {
     const Problem& problem = paths.problem();
     const StageShape& shape = problem.stages[stage];
@@ -163,7 +175,23 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
     const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
     const double subset = std::max(subset_bound(jobs, heads_of, tails_of, machines),
                                    assignment_bound(jobs, heads_of, tails_of, machines));
-    return std::max(subset, std::max((work + first + last) / machines, pairing(std::move(jobs), machines)));
+    const double even = std::max((work + first + last) / machines, subset);
+    // Where the parts of a lane wait for each other, the lanes are the machines.
+    const double lanes_s = least_work(jobs, shape) + idle_at_end(heads_of, shape.replicas) +
+                           idle_at_end(tails_of, shape.replicas);
+    return std::max({even, lanes_s / shape.replicas, pairing(std::move(jobs), machines)});
+}
+
+/// Returns the least seconds that a lane spends with each stage, the mean over the lanes.
+std::vector<double> lane_loads(const Problem& problem) {
+    std::vector<double> load;
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+        std::vector<double> jobs;
+        for (const SampleCost& sample : problem.samples)
+            if (sample.stages[s].active) jobs.push_back(total(problem, sample, s));
+        load.push_back(least_work(std::move(jobs), problem.stages[s]) / problem.stages[s].replicas);
+    }
+    return load;
 }
 
 /// Returns the load of a section on the lanes that these stages of it share.
@@ -207,7 +235,7 @@ double lower_bound(const Problem& problem) {
                 bound = std::max(bound, paths.head(i, s) + total(problem, sample, s) + paths.tail(i, s));
     }
     for (std::size_t s = 0; s < problem.stages.size(); ++s) bound = std::max(bound, stage_bound(paths, s));
-    bound = std::max(bound, lane_bound(paths, loads(problem)));
+    bound = std::max(bound, lane_bound(paths, lane_loads(problem)));
     return problem.pipelined() ? std::max(bound, window_bound(paths)) : bound;
 }
 

@@ -9,9 +9,10 @@ namespace maestro::schedule {
 /// and for all stages of a section that share lanes, their work over the replicas, plus the times that the
 /// replicas must wait before their first and after their last task, with few samples also for every subset
 /// and every assignment of them; the pairing bound of parallel machines; the work of all sections that share
-/// lanes; the longest chain of one sample. Heads and tails: Carlier, "The one-machine sequencing problem"
-/// (1982), over parallel machines; pairing: Lawler et al., "Sequencing and scheduling" (1993), section on
-/// P||Cmax.
+/// lanes; the longest chain of one sample. The work of a lane with several parts counts the longest sample of
+/// each micro-batch for all of them, in the best of all divisions into micro-batches. Heads and tails:
+/// Carlier, "The one-machine sequencing problem" (1982), over parallel machines; pairing: Lawler et al.,
+/// "Sequencing and scheduling" (1993), section on P||Cmax.
 double lower_bound(const Problem& problem);
 
 /// Returns the first stage on the lanes with the largest load from one section.

@@ -3,23 +3,32 @@
 #include <algorithm>
 #include <utility>
 
+#include "schedule/buckets.hpp"
+
 namespace maestro::schedule {
 
 Cut make_cut(const Instance& instance, Kinds kinds) {
     const StageShape& anchor = instance.shape(instance.anchor);
     Cut cut;
-    cut.items = MicroBatches(instance.samples);
+    cut.items = make_buckets(instance, anchor.pipelined() ? Kinds::apart : kinds).anchor;
     cut.work = measure(instance, cut.items);
     cut.spread = spread(cut.work);
-    cut.made = anchor.pipelined() && anchor.micro_batch > 1;
+    cut.made = anchor.micro_batch > 1 && (anchor.pipelined() || anchor.parts > 1);
     if (cut.made) {
+        const MicroBatches buckets = std::move(cut.items);
         const std::vector<int> replica_of = std::move(cut.spread);
-        cut.items = cut_evenly(cut.work.anchor_s, cut.work.other_work, replica_of, anchor.replicas,
-                               anchor.micro_batch, kinds);
+        const MicroBatches made = cut_evenly(cut.work.anchor_s, cut.work.other_work, replica_of,
+                                             anchor.replicas, anchor.micro_batch / anchor.parts, kinds);
+        cut.items = MicroBatches();
+        cut.spread.clear();
+        for (std::size_t item = 0; item < made.size(); ++item) {
+            std::vector<int> samples;
+            for (const int bucket : made.samples(item))
+                for (const int i : buckets.samples(bucket)) samples.push_back(i);
+            cut.items.add(samples);
+            cut.spread.push_back(replica_of[made.samples(item).front()]);
+        }
         cut.work = measure(instance, cut.items);
-        cut.spread.resize(cut.items.size());
-        for (std::size_t item = 0; item < cut.items.size(); ++item)
-            cut.spread[item] = replica_of[cut.items.samples(item).front()];
     }
     cut.orders = orders(cut.work);
     if (!anchor.pipelined()) return cut;

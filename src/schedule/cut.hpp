@@ -17,8 +17,8 @@ struct Cut {
     std::vector<std::vector<int>> orders;
 };
 
-/// Returns the items of an instance: its samples or, of a pipeline with micro-batches of several samples,
-/// these micro-batches.
+/// Returns the items of an instance. They are its samples or, where the anchor has micro-batches of several
+/// samples and is a pipeline or has parts, these micro-batches: made of buckets, see make_buckets().
 Cut make_cut(const Instance& instance, Kinds kinds);
 
 }  // namespace maestro::schedule

@@ -1,7 +1,7 @@
-// MicroBatches: what the search of a group moves as one item. Of a section with one stage these are samples,
-// which are cut into micro-batches in the order that the search finds. The micro-batches of a pipeline are
-// made before, of even length, because a pipeline loses more time with unlike micro-batches than with any
-// order of them.
+// MicroBatches: what the search of a group moves as one item. Of a section with one stage and one part these
+// are samples, which are cut into micro-batches in the order that the search finds. The micro-batches of a
+// pipeline are made before, of even length, because a pipeline loses more time with unlike micro-batches than
+// with any order of them. So are those of a lane with parts, which wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ private:
     std::vector<int> item_of_;         ///< [sample]
 };
 
-/// How samples with and without work in other sections share the micro-batches of a pipeline.
+/// How samples with and without work in other sections share the micro-batches and buckets of a section.
 enum class Kinds {
     apart,     ///< not at all: text never waits for pictures, but there may be one micro-batch more
     together,  ///< text fills those with pictures, so that all are of even length

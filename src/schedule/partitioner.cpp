@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "schedule/bounds.hpp"
+#include "schedule/buckets.hpp"
 
 namespace maestro::schedule {
 
@@ -27,6 +29,8 @@ double weight(double load) {
 
 Partitioner::Partitioner(const Problem& problem, int groups)
     : all_(whole(problem)), groups_(groups), stages_(all_.stages.size()), random_(1) {
+    buckets_ = make_buckets(all_, Kinds::apart).widest;
+    all_ = bundle(all_, buckets_);
     // Load 1 is an even share of the critical section. Even shares of the other sections are below 1: they
     // may be distributed unevenly until they load a group as heavily as the critical one.
     for (std::size_t s = 0; s < stages_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
@@ -52,18 +56,24 @@ std::vector<std::vector<int>> Partitioner::partition(double noise) {
     if (groups_ > 1) level();
     // Levelling leads many orders to much the same partition; a few random moves keep the tries different.
     if (noise > 0) scatter();
-    return samples_;
+    std::vector<std::vector<int>> samples(groups_);
+    for (int g = 0; g < groups_; ++g)
+        for (const int bucket : items_[g]) {
+            const std::span<const int> of = buckets_.samples(bucket);
+            samples[g].insert(samples[g].end(), of.begin(), of.end());
+        }
+    return samples;
 }
 
 void Partitioner::distribute(const std::vector<int>& order) {
-    samples_.assign(groups_, {});
+    items_.assign(groups_, {});
     LoadTree loads(groups_, scale_);
     std::vector<double> work(stages_);
     for (const int i : order) {
         for (std::size_t s = 0; s < stages_; ++s) work[s] = all_.total(static_cast<int>(s), i);
         const int group = loads.best(work);
         loads.add(group, work);
-        samples_[group].push_back(i);
+        items_[group].push_back(i);
     }
     load_.clear();
     for (int g = 0; g < groups_; ++g) {
@@ -81,8 +91,8 @@ double Partitioner::total(std::size_t s) const {
 /// Moves a few samples to random groups.
 void Partitioner::scatter() {
     for (int moved = random_.below(3); moved > 0; --moved) {
-        auto& from = samples_[random_.below(groups_)];
-        auto& to = samples_[random_.below(groups_)];
+        auto& from = items_[random_.below(groups_)];
+        auto& to = items_[random_.below(groups_)];
         if (from.empty() || &from == &to) continue;
         const int i = random_.below(static_cast<int>(from.size()));
         to.push_back(from[i]);
@@ -110,7 +120,7 @@ void Partitioner::level() {
             other = random_.below(groups_ - 1);
             other += other >= worst ? 1 : 0;
         }
-        auto &ours = samples_[worst], &theirs = samples_[other];
+        auto &ours = items_[worst], &theirs = items_[other];
         if (ours.empty() || theirs.empty()) continue;
         // An exchange has to lower the sum of penalties, of which only those of the two groups change. The
         // sum falls with each, so exchanges cannot repeat, and rounding cannot make them alternate.

@@ -5,13 +5,15 @@
 
 #include "schedule/instance.hpp"
 #include "schedule/load_tree.hpp"
+#include "schedule/micro_batches.hpp"
 #include "schedule/split_mix64.hpp"
 
 namespace maestro::schedule {
 
 /// Distributes the samples of a problem over its groups. Construction is list scheduling: by descending cost,
 /// those with work outside the anchor first, each to the group whose largest load stays smallest. Then pairs
-/// of samples change groups while that levels the loads of all sections.
+/// of samples change groups while that levels the loads of all sections. Where lanes have parts, whole
+/// buckets take the place of samples (see make_buckets()).
 class Partitioner {
 public:
     Partitioner(const Problem& problem, int groups);
@@ -31,12 +33,13 @@ private:
     void level();
     double pair_weight(int a, int b, int i, int j);
 
-    Instance all_;
+    MicroBatches buckets_;  ///< those of the problem's samples that go to a group together
+    Instance all_;          ///< the whole problem with a sample for each bucket
     int groups_;
     std::size_t stages_;
     SplitMix64 random_;
-    std::vector<double> scale_, load_;       ///< load_: [group][stage]
-    std::vector<std::vector<int>> samples_;  ///< [group]
+    std::vector<double> scale_, load_;     ///< load_: [group][stage]
+    std::vector<std::vector<int>> items_;  ///< [group], samples of all_
 };
 
 }  // namespace maestro::schedule

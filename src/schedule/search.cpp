@@ -73,10 +73,14 @@ std::vector<ConstructionRule> construction_rules(const Problem& problem) {
             for (int order = kOrders; order < kOrders + kPlacements; ++order)
                 for (const Kinds kinds : {Kinds::together, Kinds::apart})
                     all.push_back({.kinds = kinds, .order = order, .fed = fed, .strict = true});
+    // Buckets for the parts of the anchor are of either kind; other items are single samples.
+    const bool buckets = problem.stages[anchor].parts > 1 && !pipeline;
     for (const double fed : {1.0, 3.0, kNever, 0.0})
         for (int order = 0; order < kOrders; ++order)
             for (const bool fair : {false, true})
-                if (windows || !fair) all.push_back({.order = order, .fed = fed, .fair = fair});
+                for (const Kinds kinds : {Kinds::apart, Kinds::together})
+                    if ((windows || !fair) && (buckets || kinds == Kinds::apart))
+                        all.push_back({.kinds = kinds, .order = order, .fed = fed, .fair = fair});
     return all;
 }
 

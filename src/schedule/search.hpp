@@ -39,7 +39,7 @@ struct Outcome {
 
 /// The parameters by which a solution is constructed.
 struct ConstructionRule {
-    Kinds kinds = Kinds::apart;  ///< of the micro-batches of a pipeline
+    Kinds kinds = Kinds::apart;  ///< of the micro-batches of a pipeline or of parts
     int order = 0;               ///< which of Cut::orders
     double fed = kNever;         ///< DispatchRule::fed_s in mean tasks of the anchor
     bool fair = false;           ///< DispatchRule::fair

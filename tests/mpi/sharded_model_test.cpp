@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.hpp"
+#include "mpi/compare_gradients.hpp"
 #include "mpi/mpi_main.hpp"
 #include "unit/model/pipeline.hpp"
 
@@ -14,8 +15,7 @@ using namespace maestro;
 using namespace maestro::model;
 using namespace maestro::parallel;
 using model::test::Job;
-
-constexpr double kNear = 1e-11;  ///< tolerance, relative to the norm of a gradient
+using model::test::kNear;
 
 struct Layout {
     Degrees degrees;
@@ -59,28 +59,8 @@ struct Sharded : model::test::Pipeline {
     }
 };
 
-void compare(const Module& whole, const Module& part, const std::string& what) {
-    for (const Parameter& p : part.parameters().parameters()) {
-        if (!p.trainable) continue;
-        const auto values = [](const Module& m, const Tensor& t) {
-            return testing_support::read_elements(m.parameters().backend(), t);
-        };
-        const auto expected = values(whole, whole.parameters().find(p.name)->gradient),
-                   found = values(part, p.gradient);
-        double norm = 0;
-        for (const double v : expected) norm += v * v;
-        norm = std::sqrt(norm);
-        MAESTRO_CHECK(norm > 1e-6, "{}: the gradient of {} is zero", what, p.name);
-        for (const Extent& e : extents_of(p.shape, p.shard, part.parameters().group_of(p).shard_of(p)))
-            for (std::int64_t i = 0; i < e.count; ++i)
-                MAESTRO_CHECK(std::abs(found[e.local + i] - expected[e.logical + i]) < kNear * norm,
-                              "{}: the gradient of {} is {:.15g} at {}, on one rank {:.15g}", what, p.name,
-                              found[e.local + i], e.logical + i, expected[e.logical + i]);
-    }
-}
-
 void compare(const Module& whole, const Sharded& parts, const std::string& what) {
-    for (const auto& stage : parts.stages()) compare(whole, *stage->module, what);
+    for (const auto& stage : parts.stages()) model::test::compare_gradients(whole, *stage->module, what);
 }
 
 /// What this rank has sent to its mesh in a forward and, where the role asks for one, a backward pass.
