@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/adamw.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 
@@ -211,8 +210,7 @@ std::size_t ParameterGroup::reduce_scratch() const {
     // The collectives run one after another and release their scratch memory: the largest decides.
     const int ranks = static_cast<int>(shard_blocks_.size());
     return std::max({scratch_of_copies(Axis::tied), scratch_of_packed(replicated_in_replica(), ranks),
-                     collective::reduce_scratch(ranks, shard_.size(), gradient_.dtype)}) +
-           ops::squares_scratch(shard_.size());
+                     collective::reduce_scratch(ranks, shard_.size(), gradient_.dtype)});
 }
 
 collective::Operation ParameterGroup::launch_gather(collective::ProcessGroup& ranks) {

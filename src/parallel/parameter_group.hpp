@@ -80,8 +80,7 @@ public:
         sum_copies(scratch);
         launch_reduce(scratch).wait();
     }
-    /// Return the bytes of scratch memory that sum_copies() allocates, and that launch_reduce() does together
-    /// with the norm of a shard.
+    /// Return the bytes of scratch memory that sum_copies() and launch_reduce() allocate.
     std::size_t copies_scratch() const;
     std::size_t reduce_scratch() const;
     /// Step 3 above, after the update of the masters: rounds them to this rank's shard of the weights and

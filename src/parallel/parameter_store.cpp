@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/random.hpp"
+#include "ops/adamw.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::parallel {
@@ -219,9 +220,12 @@ std::size_t ParameterStore::copies_scratch() const {
 }
 
 std::size_t ParameterStore::reduce_scratch() const {
-    std::size_t max_bytes = 0;
-    for (const ParameterGroup& g : groups_) max_bytes = std::max(max_bytes, g.reduce_scratch());
-    return max_bytes;
+    std::size_t sum = 0, squares = 0;
+    for (const ParameterGroup& g : groups_) {
+        sum = std::max(sum, g.reduce_scratch());
+        if (g.trainable()) squares = std::max(squares, ops::squares_scratch(g.shard().size()));
+    }
+    return sum + squares;
 }
 
 void ParameterStore::zero_gradients() {

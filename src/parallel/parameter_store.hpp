@@ -70,7 +70,10 @@ public:
     std::int64_t optimizer_states() const;   ///< weights with optimizer states on a rank, padding included
     std::size_t frozen_shard_bytes() const;  ///< of this rank's shard of the frozen weights, padding included
     std::size_t bytes() const;               ///< of all arrays
-    std::size_t copies_scratch() const;      ///< bytes, see ParameterGroup
+    /// Return the bytes of scratch memory for all groups, one after another: for
+    /// ParameterGroup::sum_copies(), and for launch_reduce() of one group while the norm of another one's
+    /// shard is computed.
+    std::size_t copies_scratch() const;
     std::size_t reduce_scratch() const;
     std::size_t sync_scratch() const { return copies_scratch() + reduce_scratch(); }
     void zero_gradients();

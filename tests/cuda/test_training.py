@@ -117,13 +117,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, data):  # noqa: F81
 
 
 LAYOUTS = {
-    "tp": (3, []),
-    "cp": (3, ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
-    "dp": (3, ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
-    "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2", "run.tp_overlap=always"]),
-    "lora": (3, ["run.tp_overlap=always",
-                 *(f"section.{name}.{key}" for name in ("vision", "language") for key in ("weights=random", "lora.rank=4", "lora.alpha=16"))]),
-    "pp": (4, ["section.vision.layout.pp=2", "section.language.layout.tp=1", "section.language.layout.pp=2"]),
+    "tp": (3, "layouts", []),
+    "cp": (3, "layouts", ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
+    "dp": (3, "layouts", ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
+    "tp and cp": (6, "layouts", ["section.vision.layout.tp=2", "section.language.layout.cp=2", "run.tp_overlap=always"]),
+    "lora": (3, "layouts", ["run.tp_overlap=always",
+                            *(f"section.{name}.{key}" for name in ("vision", "language") for key in ("weights=random", "lora.rank=4", "lora.alpha=16"))]),
+    "pp": (4, "layouts", ["section.vision.layout.pp=2", "section.language.layout.tp=1", "section.language.layout.pp=2"]),
+    "experts": (5, "layouts_moe", ["section.language.layout.cp=2", "section.language.layout.ep=4"]),
+    # Some replicas have no samples of the last micro-batches, but rows of others for their experts. No other ranks hold copies of the
+    # experts, whose norms are computed while the gradients of other weights are summed.
+    "experts of replicas": (7, "layouts_moe", ["section.language.layout.tp=1", "section.language.layout.dp=6", "section.language.layout.ep=3",
+                                               "section.language.layout.etp=2", "section.language.micro_batch=1", "data.global_batch=8"]),
 }
 
 
@@ -157,15 +162,15 @@ def test_losses_by_edges(tmp_path, data, pair):  # noqa: F811
     check(found, expected, pair)
 
 
-@pytest.mark.parametrize("layout", quick_ones(LAYOUTS, "tp and cp", "lora"))
+@pytest.mark.parametrize("layout", quick_ones(LAYOUTS, "tp and cp", "lora", "experts of replicas"))
 def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
     """By NCCL if each rank has a GPU, and through pinned memory if they share one. The log states the choice and the reason."""
     (tmp_path / "data").symlink_to(data)
-    ranks, values = LAYOUTS[layout]
-    expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
+    ranks, deck, values = LAYOUTS[layout]
+    expected, log = train(tmp_path, BINARY, ranks, *values, deck=deck)
     assert "pinned" not in log and "NCCL" not in log
     for gpus, transport_pattern, reason in ((ranks, r"NCCL \d", "a GPU to itself"), (1, "pinned memory", "ranks share 1 GPU")):
-        found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=gpus)
+        found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck, gpus=gpus)
         line = next(line for line in log.splitlines() if re.search("section language( stage 0)?:", line))
         assert re.search(transport_pattern, line) and reason in line, line
         check(found, expected, f"{layout} on {gpus} GPUs")
@@ -192,9 +197,9 @@ def test_losses_of_a_folder_with_a_tower(tmp_path, layout):
 def test_losses_of_a_ring_in_bf16(tmp_path, data):  # noqa: F811
     """cuDNN writes the partial results of a ring in bf16. Losses are those of fp32 but for bf16's rounding, as on CPUs."""
     (tmp_path / "data").symlink_to(data)
-    ranks, values = LAYOUTS["cp"]
-    exact, _ = train(tmp_path, BINARY, ranks, *values, deck="layouts")
-    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", "run.precision=bf16", deck="layouts", gpus=ranks)
+    ranks, deck, values = LAYOUTS["cp"]
+    exact, _ = train(tmp_path, BINARY, ranks, *values, deck=deck)
+    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", "run.precision=bf16", deck=deck, gpus=ranks)
     assert re.search("section language: [1-9][0-9]* plans of attention built", log), log
     loss, norm = np.max(np.abs(found - exact) / exact, axis=1)
     assert loss < 1e-4 and norm < 4e-3, (loss, norm)
