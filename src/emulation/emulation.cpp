@@ -126,8 +126,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
 
 std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int stage,
                                                       parallel::Mesh mesh, Sleep sleep_until) const {
-    const int rank = mesh.rank_in_replica();
-    parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, stage, rank);
+    parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, stage, mesh.rank_in_stage());
     const model::ModelSpec spec = scenario_.models[scenario_.graph.stages[stage].section];
     const model::Role role = workload::role_of(scenario_, stage);
     return make_emulated_module(backend, spec, role, workload::rates_of(scenario_.cluster->device),

@@ -137,7 +137,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     const auto module = make_module(*meta, spec, role, std::move(mesh), InitialWeights::zeros);
     if (options.worst_case) module->assume_worst_case();
     const ProbeSamples samples(shapes, role.marker);
-    const Batch batch{.samples = samples.views(), .loss_scale = 1, .train = options.train};
+    const Batch batch{
+        .samples = samples.views(), .loss_scale = 1, .train = options.train, .lane_rows = options.lane_rows};
     const auto input_rows = module->input_rows(batch);
     std::vector<std::vector<Tensor>> inputs(role.inputs.size());
     for (std::size_t e = 0; e < inputs.size(); ++e)

@@ -329,10 +329,11 @@ struct Footprint {
 };
 
 struct MeasureOptions {
-    bool train = true;                ///< false: measure an evaluation
-    backend::DeviceRates rates = {};  ///< of the device that the model will run on
-    backend::Traits traits = {};      ///< of the same device
-    bool worst_case = false;          ///< see Module::assume_worst_case()
+    bool train = true;                         ///< false: measure an evaluation
+    backend::DeviceRates rates = {};           ///< of the device that the model will run on
+    backend::Traits traits = {};               ///< of the same device
+    bool worst_case = false;                   ///< see Module::assume_worst_case()
+    std::vector<std::int64_t> lane_rows = {};  ///< Batch::lane_rows
     bool operator==(const MeasureOptions&) const = default;
 };
 /// Returns the footprint of a micro-batch of samples of these shapes. Runs the module's own code on the meta

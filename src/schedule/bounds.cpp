@@ -104,19 +104,43 @@ double assignment_bound(const std::vector<double>& jobs, const std::vector<doubl
     return least;
 }
 
-/// Returns the least time of all micro-batches of these jobs, summed over the lanes. The parts of a lane work
-/// at the same time, and a micro-batch takes as long as its longest job at least: the sum of that over
-/// micro-batches is smallest if each has the longest jobs that are left.
-double least_work(std::vector<double> jobs, const StageShape& shape) {
-    const double even = std::accumulate(jobs.begin(), jobs.end(), 0.0) / shape.parts;
-    if (shape.parts == 1) return even;
-    std::sort(jobs.begin(), jobs.end(), std::greater<>());
+/// Returns the least time of all micro-batches of a stage, summed over the lanes. The parts of a lane work at
+/// the same time. A micro-batch takes at least as long as its longest sample takes its part alone, and what
+/// the parts do in common: the sum of the former over micro-batches is smallest if each has the longest
+/// samples that are left.
+double least_work(const Problem& problem, std::size_t stage) {
+    const StageShape& shape = problem.stages[stage];
+    double work = 0, common = 0;
+    std::vector<double> alone;
+    for (const SampleCost& sample : problem.samples) {
+        if (!sample.stages[stage].active) continue;
+        const double sample_s = total(problem, sample, stage);
+        work += sample_s;
+        common += sample.stages[stage].common * sample_s;
+        alone.push_back(sample_s * (1 - sample.stages[stage].common));
+    }
+    if (shape.parts == 1) return work;
+    std::sort(alone.begin(), alone.end(), std::greater<>());
     double longest = 0;
-    for (std::size_t first = 0; first < jobs.size(); first += shape.micro_batch) longest += jobs[first];
-    return std::max(even, longest);
+    for (std::size_t first = 0; first < alone.size(); first += shape.micro_batch) longest += alone[first];
+    return std::max(work / shape.parts, longest + common / shape.parts);
 }
 
-double stage_bound(const SamplePaths& paths, std::size_t stage) {
+/// Returns the problem with the times for which a sample at least occupies its part of a lane: what the part
+/// does alone, and an equal part of what all of them do in common.
+Problem of_single_parts(Problem problem) {
+    for (SampleCost& sample : problem.samples)
+        for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+            TaskCost& cost = sample.stages[s];
+            const double share = 1 - cost.common * (1 - 1.0 / problem.stages[s].parts);
+            cost.forward_s *= share;
+            cost.backward_s *= share;
+        }
+    return problem;
+}
+
+/// `paths`: of the problem of_single_parts().
+double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t stage) {
     const Problem& problem = paths.problem();
     const StageShape& shape = problem.stages[stage];
     std::vector<std::size_t> active;  // samples
@@ -175,9 +199,19 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
     const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
     const double subset = std::max(subset_bound(jobs, heads_of, tails_of, machines),
                                    assignment_bound(jobs, heads_of, tails_of, machines));
-    const double even = std::max((work + first + last) / machines, subset);
+    double even = std::max((work + first + last) / machines, subset);
+    if (shape.parts > 1) {
+        // Until its first sample and after its last one a part may work for others, but of each task at most
+        // the largest common share is common work.
+        double whole_work = 0, common = 0;
+        for (const std::size_t i : active) {
+            whole_work += total(whole, whole.samples[i], stage);
+            common = std::max(common, whole.samples[i].stages[stage].common);
+        }
+        even = std::max(even, (whole_work + (1 - common) * (first + last)) / machines);
+    }
     // Where the parts of a lane wait for each other, the lanes are the machines.
-    const double lanes_s = least_work(jobs, shape) + idle_at_end(heads_of, shape.replicas) +
+    const double lanes_s = least_work(whole, stage) + idle_at_end(heads_of, shape.replicas) +
                            idle_at_end(tails_of, shape.replicas);
     return std::max({even, lanes_s / shape.replicas, pairing(std::move(jobs), machines)});
 }
@@ -185,12 +219,8 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
 /// Returns the least seconds that a lane spends with each stage, the mean over the lanes.
 std::vector<double> lane_loads(const Problem& problem) {
     std::vector<double> load;
-    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
-        std::vector<double> jobs;
-        for (const SampleCost& sample : problem.samples)
-            if (sample.stages[s].active) jobs.push_back(total(problem, sample, s));
-        load.push_back(least_work(std::move(jobs), problem.stages[s]) / problem.stages[s].replicas);
-    }
+    for (std::size_t s = 0; s < problem.stages.size(); ++s)
+        load.push_back(least_work(problem, s) / problem.stages[s].replicas);
     return load;
 }
 
@@ -226,15 +256,17 @@ std::vector<double> loads(const Problem& problem) {
 }
 
 double lower_bound(const Problem& problem) {
-    const SamplePaths paths(problem);
+    const Problem single = of_single_parts(problem);
+    const SamplePaths paths(single);
     double bound = 0;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
-        const SampleCost& sample = problem.samples[i];
+        const SampleCost& sample = single.samples[i];
         for (std::size_t s = 0; s < problem.stages.size(); ++s)
             if (sample.stages[s].active)
-                bound = std::max(bound, paths.head(i, s) + total(problem, sample, s) + paths.tail(i, s));
+                bound = std::max(bound, paths.head(i, s) + total(single, sample, s) + paths.tail(i, s));
     }
-    for (std::size_t s = 0; s < problem.stages.size(); ++s) bound = std::max(bound, stage_bound(paths, s));
+    for (std::size_t s = 0; s < problem.stages.size(); ++s)
+        bound = std::max(bound, stage_bound(paths, problem, s));
     bound = std::max(bound, lane_bound(paths, lane_loads(problem)));
     return problem.pipelined() ? std::max(bound, window_bound(paths)) : bound;
 }

@@ -83,6 +83,7 @@ Instance bundle(const Instance& instance, const MicroBatches& items) {
     bundled.forward.assign(count, 0.0);
     bundled.backward.assign(count, 0.0);
     bundled.transfer.assign(count, 0.0);
+    bundled.common.assign(count, 0.0);
     bundled.active.assign(count, 0);
     bundled.other_work.assign(items.size(), 0);
     for (int item = 0; item < bundled.samples; ++item)
@@ -99,13 +100,19 @@ Instance bundle(const Instance& instance, const MicroBatches& items) {
         }
     for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
         const int parts = instance.shape(s).parts;
-        for (int item = 0; parts > 1 && item < bundled.samples; ++item)
+        for (int item = 0; parts > 1 && item < bundled.samples; ++item) {
+            double forward = 0, backward = 0, common_forward = 0, common_backward = 0;
             for (const int i : items.samples(item)) {
-                double& forward = bundled.forward[bundled.at(s, item)];
-                double& backward = bundled.backward[bundled.at(s, item)];
-                forward = std::max(forward, parts * instance.forward[instance.at(s, i)]);
-                backward = std::max(backward, parts * instance.backward[instance.at(s, i)]);
+                const std::size_t at = instance.at(s, i);
+                forward = std::max(forward, instance.alone(s, i) * instance.forward[at]);
+                backward = std::max(backward, instance.alone(s, i) * instance.backward[at]);
+                common_forward += instance.common[at] * instance.forward[at];
+                common_backward += instance.common[at] * instance.backward[at];
             }
+            const std::size_t to = bundled.at(s, item);
+            bundled.forward[to] = std::max(bundled.forward[to], parts * forward + common_forward);
+            bundled.backward[to] = std::max(bundled.backward[to], parts * backward + common_backward);
+        }
     }
     return bundled;
 }

@@ -20,7 +20,7 @@ struct Buckets {
 Buckets make_buckets(const Instance& instance, Kinds kinds);
 
 /// Returns an instance whose samples are the items, each with the work of its samples. Where a section has
-/// parts, an item counts as long as if all of them took as long as its longest sample.
+/// parts, an item counts as long as if all of them worked alone as long as for its longest sample.
 Instance bundle(const Instance& instance, const MicroBatches& items);
 
 }  // namespace maestro::schedule

@@ -81,13 +81,18 @@ Kinds kinds_of(const Work& work) {
 void Work::set(int item, const Instance& instance, std::span<const int> samples) {
     anchor_s[item] = head_s[item] = tail_s[item] = 0;
     other_work[item] = 0;
-    const int section = instance.section_of(instance.anchor);
-    double longest_s = 0;
+    const int section = instance.section_of(instance.anchor), parts = instance.shape(instance.anchor).parts;
+    double longest_s = 0, common_s = 0;
     for (const int i : samples) {
         double sample_s = 0;
-        for (const int s : instance.bottleneck) sample_s += instance.total(s, i);
-        anchor_s[item] += sample_s / instance.shape(instance.anchor).parts;
-        longest_s = std::max(longest_s, sample_s);
+        double alone_s = 0;
+        for (const int s : instance.bottleneck) {
+            sample_s += instance.total(s, i);
+            alone_s += instance.alone(s, i) * instance.total(s, i);
+        }
+        anchor_s[item] += sample_s / parts;
+        longest_s = std::max(longest_s, alone_s);
+        common_s += (sample_s - alone_s) / parts;
         other_work[item] |= instance.other_work[i];
         // The keys of sorting need not be exact: sums over all sections stand for the longest path through
         // them.
@@ -97,8 +102,8 @@ void Work::set(int item, const Instance& instance, std::span<const int> samples)
             tail_s[item] += instance.backward[instance.at(s, i)];
         }
     }
-    // A part takes whole samples.
-    anchor_s[item] = std::max(anchor_s[item], longest_s);
+    // What the parts do not do in common, they do for whole samples.
+    anchor_s[item] = std::max(anchor_s[item], longest_s + common_s);
 }
 
 Work measure(const Instance& instance, const MicroBatches& items) {

@@ -142,6 +142,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     instance.forward.resize(count);
     instance.backward.resize(count);
     instance.transfer.resize(count);
+    instance.common.resize(count);
     instance.active.resize(count);
     instance.other_work.resize(samples.size());
     instance.ids.reserve(samples.size());
@@ -156,6 +157,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
             instance.active[at] = 1;
             instance.forward[at] = cost.forward_s;
             instance.transfer[at] = cost.transfer_s;
+            instance.common[at] = cost.common;
             instance.backward[at] = instance.stages[s].backward ? cost.backward_s : 0;
             if (instance.section_of(static_cast<int>(s)) != instance.section_of(instance.anchor))
                 instance.other_work[i] = 1;

@@ -36,6 +36,7 @@ struct Instance {
     std::vector<double> forward;           ///< [stage * samples + sample], seconds; 0 where not active
     std::vector<double> backward;          ///< likewise; 0 where the section has none
     std::vector<double> transfer;          ///< likewise
+    std::vector<double> common;            ///< likewise, TaskCost::common
     std::vector<std::uint8_t> active;      ///< likewise
     std::vector<std::uint8_t> other_work;  ///< [samples]: active in a section other than the anchor's
 
@@ -43,6 +44,8 @@ struct Instance {
     double total(int stage, int sample) const {
         return forward[at(stage, sample)] + backward[at(stage, sample)];
     }
+    /// Returns the share of a task's seconds that a sample's part works alone.
+    double alone(int stage, int sample) const { return 1 - common[at(stage, sample)]; }
     const StageShape& shape(int stage) const { return stages[stage]; }
     int section_of(int stage) const { return stages[stage].section; }
     int sections() const { return stages.back().section + 1; }

@@ -79,7 +79,8 @@ void Machine::build(const std::vector<Batches>& batches) {
     link(batches);
 }
 
-/// The parts of a lane run at the same time, and the longest of them ends the task.
+/// The parts of a lane run at the same time, and the longest of them ends the task. What they do in common
+/// takes all of them as long.
 void Machine::set_times(Node& node, const Batches& batches) {
     if (batches.parts.empty()) {
         for (int k = node.samples_first; k < node.samples_last; ++k) {
@@ -93,11 +94,15 @@ void Machine::set_times(Node& node, const Batches& batches) {
     part_backward_s_ = part_forward_s_;
     for (int k = node.samples_first; k < node.samples_last; ++k) {
         const std::size_t at = instance_.at(node.stage, batches.samples[k]);
-        part_forward_s_[batches.parts[k]] += instance_.forward[at];
-        part_backward_s_[batches.parts[k]] += instance_.backward[at];
+        const double alone = instance_.alone(node.stage, batches.samples[k]);
+        part_forward_s_[batches.parts[k]] += alone * instance_.forward[at];
+        part_backward_s_[batches.parts[k]] += alone * instance_.backward[at];
+        const double each = instance_.common[at] / static_cast<double>(part_forward_s_.size());
+        node.forward_s += each * instance_.forward[at];
+        node.backward_s += each * instance_.backward[at];
     }
-    node.forward_s = *std::max_element(part_forward_s_.begin(), part_forward_s_.end());
-    node.backward_s = *std::max_element(part_backward_s_.begin(), part_backward_s_.end());
+    node.forward_s += *std::max_element(part_forward_s_.begin(), part_forward_s_.end());
+    node.backward_s += *std::max_element(part_backward_s_.begin(), part_backward_s_.end());
 }
 
 void Machine::link(const std::vector<Batches>& batches) {

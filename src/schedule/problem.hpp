@@ -62,6 +62,9 @@ struct TaskCost {
     double backward_s = 0;
     bool active = false;    ///< the sample has work for the section, and so for all of its stages
     double transfer_s = 0;  ///< of the stage's output or its gradient over an edge
+    /// The share of these seconds for which all parts of the lane work on the sample together, each on an
+    /// equal part, such as in experts that replicas share. For the rest, the sample's part works alone.
+    double common = 0;
 };
 
 struct SampleCost {

@@ -262,6 +262,7 @@ bool Group::try_exchange(int i, Group& other, int j) {
         for (int s = 0; s < static_cast<int>(instance_.stages.size()); ++s) {
             const std::size_t a = instance_.at(s, i), b = other.instance_.at(s, j);
             std::swap(instance_.forward[a], other.instance_.forward[b]);
+            std::swap(instance_.common[a], other.instance_.common[b]);
             std::swap(instance_.backward[a], other.instance_.backward[b]);
             std::swap(instance_.transfer[a], other.instance_.transfer[b]);
             std::swap(instance_.active[a], other.instance_.active[b]);

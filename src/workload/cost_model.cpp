@@ -57,8 +57,12 @@ public:
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
         if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
         // A task does not know of other replicas than those with which it shares experts.
-        const graph::Layout& layout = scenario.graph.sections[section].layout;
+        const graph::Section& s = scenario.graph.sections[section];
+        const graph::Layout& layout = s.layout;
         probe_.shape.dp = std::lcm(layout.stage_ranks(), layout.expert_ranks()) / layout.stage_ranks();
+        // Where groups of the parts of a lane share experts, each group by itself, costs know of no common
+        // work.
+        common_ = probe_.shape.dp > 1 && probe_.shape.dp == s.lane_replicas;
         probe_.shape.tied = {};  // nor of the other end of a pipeline
     }
 
@@ -77,18 +81,37 @@ public:
 private:
     struct Seconds {
         double forward, backward;
+        double sum() const { return forward + backward; }
     };
     /// Returns the cost of one sample of this shape. FLOPs are polynomials in its length. Times are not,
     /// because rates depend on shapes and every operation has a fixed cost; so the sample is measured within
-    /// a micro-batch of the usual size, filled with samples of the same length.
-    Seconds measure(const model::SampleShape& shape, double length) const {
+    /// a micro-batch of the usual size, filled with samples of the same length. The other replicas that
+    /// share experts have as many rows or, if `half`, half of them.
+    Seconds measure(const model::SampleShape& shape, double length, bool half = false) const {
         // The number is limited, because it decides how long a probe takes.
         const double count = timed_ ? std::round(std::min(1 + others_ / length, kMaxProbedSamples)) : 1;
         Probe probe = probe_;
         probe.add(shape, static_cast<int>(count));
+        if (half) {
+            PackedSequences packed;
+            packed.lengths.assign(static_cast<std::size_t>(count), shape.tokens);
+            std::vector<std::int64_t>& rows = probe.options.lane_rows;
+            rows = rows_of_ranks(packed, probe.shape.degrees);
+            const std::size_t ranks = rows.size();
+            for (std::size_t rank = ranks; rank < static_cast<std::size_t>(probe.shape.ranks()); ++rank)
+                rows.push_back(rows[rank % ranks] / 2);
+        }
         const model::Footprint& f = probes_.footprint(probe);
         if (timed_) return {f.forward_s / count, f.backward_s / count};
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
+    }
+    /// Returns the seconds of a sample for which all replicas that share experts work in common: twice what a
+    /// replica saves if the others have samples of half the length.
+    double common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const {
+        if (!common_) return 0;
+        const double others = (probe_.shape.dp - 1.0) / probe_.shape.dp;
+        const double saved = seconds.sum() - measure(shape, length, true).sum();
+        return std::max(0.0, 2 * saved / others);
     }
 
     /// Appends the i-th length and returns it.
@@ -109,6 +132,7 @@ private:
         cost.lengths.push_back(length);
         cost.forward.push_back(seconds.forward / length);
         cost.backward.push_back(seconds.backward / length);
+        cost.common.push_back(common_of(shape, length, seconds) / length);
         return length;
     }
 
@@ -124,7 +148,8 @@ private:
 
     Probe probe_;  ///< without samples
     model::Geometry expansion_;
-    bool timed_;  ///< by the rates of a device; otherwise FLOPs are counted
+    bool common_ = false;  ///< all parts of a lane share experts
+    bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
     Probes& probes_;
     double longest_;
     double others_;  ///< mean total length of the other samples of a micro-batch
@@ -189,10 +214,12 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
     cost.id = sample;
     for (const Stage& costs : stages_) {
         schedule::TaskCost task;
+        double common_s = 0;
         task.active = table_->activates(sample, costs.section);
         lengths_of(sample, costs, [&](double n) {
             task.forward_s += costs.cost.at(costs.cost.forward, n);
             task.backward_s += costs.cost.at(costs.cost.backward, n);
+            common_s += costs.cost.at(costs.cost.common, n);
         });
         if (costs.expansion.patch > 0) {
             double pictures = 0;
@@ -201,6 +228,8 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
             task.forward_s += pictures * costs.cost.picture_forward;
             task.backward_s += pictures * costs.cost.picture_backward;
         }
+        const double task_s = task.forward_s + task.backward_s;
+        if (common_s > 0) task.common = std::min(1.0, common_s / task_s);
         if (!costs.backward) task.backward_s = 0;
         if (costs.bandwidth > 0)
             task.transfer_s = static_cast<double>(table_->output_rows(sample, costs.section) * costs.unit) *

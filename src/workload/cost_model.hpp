@@ -21,7 +21,8 @@ namespace maestro::workload {
 struct LengthCost {
     std::vector<double> lengths, forward, backward;
     double picture_forward = 0, picture_backward = 0;  ///< added for each token of a picture
-    /// The cost of n tokens; `each` is `forward` or `backward`.
+    std::vector<double> common;  ///< of forward and backward together, see schedule::TaskCost::common
+    /// The cost of n tokens; `each` is `forward`, `backward` or `common`.
     double at(const std::vector<double>& each, double n) const {
         if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
         std::size_t k = 1;

@@ -28,7 +28,7 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage);
 /// Returns on which nodes the groups of ranks that share the stage's experts are, by rank of a group, where
 /// that is known and there are such: each distribution once, that over the most nodes first.
 std::vector<std::vector<int>> expert_nodes_of(const Scenario& scenario, int stage);
-/// Returns the meta mesh of rank `rank` of the stage's first replica.
+/// Returns the meta mesh of rank `rank` of the stage.
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank = 0);
 /// Whether embeddings enter a section whose replicas have several ranks. Only then does the sample table need
 /// the positions of the markers.

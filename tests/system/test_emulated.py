@@ -78,6 +78,22 @@ def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, rank
     check_syncs(rows, timeline(workspace, "run", "syncs"), 4)
 
 
+def test_a_task_of_replicas_that_share_experts_takes_as_long_as_the_longest(workspace):
+    # fifo gives each replica a sample of every micro-batch. What one without samples does for the others is not in the timeline.
+    experts = ["model.llm.experts=12", "model.llm.experts_per_token=2", "model.llm.expert_mlp=1024", "section.language.layout.ep=3"]
+    values = [*SMALL, *experts, "schedule.policy=fifo", "train.steps=2"]
+    workspace.train(4, EMULATED, "run", values)
+    np.testing.assert_allclose(workspace.losses("run"), closed_form(2), rtol=1e-12)
+    rows = timeline(workspace, "run")
+    language = (rows["section"] == 1) & (rows["step"] == 1)
+    spent = {}  # by task: the seconds of its replicas
+    for phase, batch, start_s, end_s in zip(*(rows[key][language] for key in ("phase", "micro_batch", "start_s", "end_s")), strict=True):
+        spent.setdefault((phase, batch), []).append(end_s - start_s)
+    assert {len(replicas) for replicas in spent.values()} == {3}
+    work_s = simulated(workspace, 1, values)["sections"]["language"]["work_s"]
+    assert sum(max(replicas) for replicas in spent.values()) >= 0.97 * work_s
+
+
 def test_ready_ranks_keep_the_last_text_for_the_last_backward(workspace):
     # The language rank first waits for a picture; its text could start at once, but the plan has it cover the
     # encoder's last backward.

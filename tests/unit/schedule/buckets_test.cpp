@@ -171,5 +171,19 @@ TEST(Parts, OfAnEncoderOnTheSameLanesEndTogether) {
     EXPECT_LE(plan.makespan_s, 1.02 * plan.lower_bound_s);
 }
 
+/// A long text occupies a lane of four parts while an encoder works on pictures, one after another. The three
+/// parts that wait for pictures do most of the text's work meanwhile.
+TEST(Parts, WorkInCommonBeforeTheirFirstSample) {
+    Problem problem = with_parts(1, 1, 4, 5);
+    for (int i = 0; i < 5; ++i)
+        problem.samples[i].stages =
+            i == 0 ? std::vector<TaskCost>{{}, {1, 2, true, 0, 0.9}}
+                   : std::vector<TaskCost>{{0.24, 0, true}, {0.001, 0.002, true, 0, 0.9}};
+    const StepPlan plan = make_plan("wavefront", problem, 1);
+    const double text = 3 * (0.1 + 0.9 / 4), pictures = 0.003 * (0.1 + 4 * 0.9 / 4);
+    EXPECT_NEAR(plan.makespan_s, text + pictures, 1e-9);
+    EXPECT_LE(lower_bound(problem), plan.makespan_s + 1e-9);
+}
+
 }  // namespace
 }  // namespace maestro::schedule

@@ -165,6 +165,9 @@ Problem with_parts(Problem problem, std::uint64_t seed) {
         s.parts = 1 + dice.up_to(4);
         s.micro_batch *= s.parts;
     }
+    if (dice.up_to(2) == 0)
+        for (SampleCost& sample : problem.samples)
+            for (TaskCost& cost : sample.stages) cost.common = 0.25 * dice.up_to(4);
     return problem;
 }
 

@@ -18,7 +18,8 @@ schedule::Problem hard_problem(std::uint64_t seed);
 /// The same problem with fan-in: the sections upstream of the first one with a loss have once, twice or four
 /// times its replicas. Colocated problems stay as they are.
 schedule::Problem with_fan_in(schedule::Problem problem, std::uint64_t seed);
-/// The same problem, some of whose sections have two to four parts on each lane.
+/// The same problem, some of whose sections have two to four parts on each lane. In half of the problems the
+/// parts do up to three quarters of their work in common.
 schedule::Problem with_parts(schedule::Problem problem, std::uint64_t seed);
 /// Each kind in turn, by the seed: random_problem or hard_problem, two in five with_fan_in, one in four
 /// with_parts.

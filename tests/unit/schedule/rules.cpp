@@ -112,16 +112,23 @@ private:
         if (batch.backward.size() != (due_backward(batch) ? 1U : 0U))
             complain("{}: {} backwards", name(batch), batch.backward.size());
         double forward = 0, backward = 0;  // of the longest part
+        double common_forward = 0, common_backward = 0;
+        const double parts = problem_.stages[at(batch.stage)].parts;
         std::size_t sample = 0;
         for (const std::size_t end : batch.part_ends) {
             double part_forward = 0, part_backward = 0;
             for (; sample < end; ++sample) {
-                part_forward += cost(*batch.samples[sample], batch.stage).forward_s;
-                part_backward += cost(*batch.samples[sample], batch.stage).backward_s;
+                const TaskCost& c = cost(*batch.samples[sample], batch.stage);
+                part_forward += (1 - c.common) * c.forward_s;
+                part_backward += (1 - c.common) * c.backward_s;
+                common_forward += c.common * c.forward_s / parts;
+                common_backward += c.common * c.backward_s / parts;
             }
             forward = std::max(forward, part_forward);
             backward = std::max(backward, part_backward);
         }
+        forward += common_forward;
+        backward += common_backward;
         for (const Span& s : batch.forward)
             if (std::abs(s.end_s - s.start_s - forward) > kRounding)
                 complain("{}: forward takes other than its samples", name(batch));

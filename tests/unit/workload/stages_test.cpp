@@ -326,6 +326,43 @@ TEST_F(StagesOfSamples, HaveMemoryForRowsThatAreForwardedWithinANode) {
     EXPECT_GT(scratch({0, 0, 1, 0, 1, 0, 1}), one);
 }
 
+/// Three replicas of two ranks share experts. The operations of a rank for unlike samples, counted by the
+/// model's own code, are those that it does alone for its sample, and a third of what all do in common. The
+/// cost model interpolates between few lengths, and two ranks round the rows of a short sample up.
+TEST_F(StagesOfSamples, WorkInCommonWhereReplicasShareExperts) {
+    const Scenario shared = scenario(kSharedExperts);
+    const SampleTable table = table_of(shared, *file_);
+    const CostModel costs(shared, table, probes_);
+    const std::vector<std::int64_t> samples{0, 9, 23};  // of 19, 37 and 65 rows, say
+    std::vector<std::int64_t> lane_rows;
+    for (const std::int64_t sample : samples)
+        for (const std::int64_t rows :
+             rows_of_ranks(pack_sequences(table, kLanguage, std::span(&sample, 1)), {.cp = 1, .tp = 2}))
+            lane_rows.push_back(rows);
+    const auto operations = [&](std::size_t replica, bool like) {
+        Probe probe{.spec = shared.models[kLanguage],
+                    .role = role_of(shared, 1),
+                    .shape = mesh_shape_of(shared, 1),
+                    .rank = 2 * static_cast<int>(replica)};
+        probe.add(table.shape(samples[replica]));
+        if (!like) probe.options.lane_rows = lane_rows;
+        const model::Footprint& f = probes_.footprint(probe);
+        return f.forward_flops + f.backward_flops;
+    };
+    double common = 0;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+        const double share = costs.of(samples[i]).stages[1].common;
+        EXPECT_GT(share, 0.1);
+        EXPECT_LT(share, 0.9);
+        common += share * operations(i, true) / 3;
+    }
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+        const double alone = (1 - costs.of(samples[i]).stages[1].common) * operations(i, true);
+        EXPECT_NEAR(operations(i, false), alone + common, 0.03 * alone) << "replica " << i;
+    }
+    EXPECT_EQ(CostModel(scenario({}), table, probes_).of(0).stages[1].common, 0);
+}
+
 /// What a rank exchanges for its node depends on how many ranks share that, and the slowest rank counts.
 TEST(Stages, EndAStepWithTheirSlowestRank) {
     for (const char* replicas : {"3", "5", "6", "7"}) {
