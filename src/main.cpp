@@ -78,6 +78,13 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         [&](const std::string& weights, const std::string& kind) {
             return train::folder_keys(world, weights, kind);
         });
+    const bool saves = deck.run.precision != "fp64";  // what checkpoints hold is fp32
+    if (line.max_hours > 0 && !saves)
+        throw Error(ExitCode::bad_deck,
+                    line.deck +
+                        ": run.precision: fp64 saves nothing, so that a run could not go on after "
+                        "--max-hours; leave it out, or train in fp32 or bf16",
+                    Scope::all_ranks);
     for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {
@@ -97,7 +104,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     scenario = train::lay_on_nodes(world, topology, deck, std::move(scenario));
     report.identify(world.rank(), topology.host);
     watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
-    comm::catch_stop_signals();
+    if (saves) comm::catch_stop_signals();  // otherwise they end it as they do any other program
     comm::Heartbeat heartbeat(world, watchdog);
     const comm::RollCall roll_call(world, topology.host);
     train::RunContext context{.world = world,

@@ -31,7 +31,8 @@ def main():
     cases = [c for c in CASES if not (options.cover and not c.cover) and not (options.rest and c.cover) and options.only in f"{c.deck} {c.name}"]
     make_samples(ROOT)
     references, worst, free = {}, {}, 0
-    print(f"{'deck':10} ranks     loss  grad_norm  gradient  seconds  layout")
+    compared = ["loss", "grad_norm", *(["gradient"] if options.precision == "fp32" else [])]
+    print(f"{'deck':12} ranks " + "".join(f"{name:>10}" for name in compared) + "  seconds  layout")
     for case in cases:
         key = (case.deck, case.model)
         if key not in references:
@@ -39,12 +40,12 @@ def main():
         begin = time.monotonic()
         directory = run(case, f"{options.output}/case", options.precision)
         if options.precision == "fp64":
-            found = {**differences_of_steps(directory, references[key]), "gradient": float("nan"), "worst": "not compared"}
+            found = differences_of_steps(directory, references[key])
         else:
             found = differences(directory, references[key], case.sections)
-        print(f"{case.deck:10} {case.ranks:5} {found['loss']:8.1e} {found['grad_norm']:10.1e} {found['gradient']:9.1e} {time.monotonic() - begin:8.1f}"
-              f"  {case.name} ({found['worst']})", flush=True)
-        worst = {name: max(worst.get(name, 0), found[name]) for name in ("loss", "grad_norm", "gradient")}
+        print(f"{case.deck:12} {case.ranks:5} " + "".join(f"{found[name]:10.1e}" for name in compared) + f" {time.monotonic() - begin:8.1f}  {case.name}"
+              + (f" ({found['worst']})" if "worst" in found else ""), flush=True)
+        worst = {name: max(worst.get(name, 0), found[name]) for name in compared}
         free += not same_choices(directory, references[key])
     print(f"{len(cases)} layouts, {free} of them with rows that chose other experts, at most: " + ", ".join(f"{name} {value:.1e}" for name, value in worst.items()))
 

@@ -51,7 +51,7 @@ struct DeviceRates {
     /// The rate of GEMMs whose smallest of m, n and k is `side`.
     struct GemmRate {
         double side = 1;
-        double f32_flops = 0, bf16_flops = 0;  ///< per second
+        double f32_flops = 0, bf16_flops = 0;  ///< per second; f64 has no rates
         bool operator==(const GemmRate&) const = default;
     };
     std::vector<GemmRate>

@@ -1,4 +1,5 @@
-// Element types. bf16 is storage only: arithmetic happens in float. f64 serves the tests of gradients.
+// Element types. bf16 is storage only: arithmetic happens in float. f64 serves checks, of gradients and of
+// whole runs (run.precision).
 #pragma once
 
 #include <bit>

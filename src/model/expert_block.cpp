@@ -243,7 +243,6 @@ struct ExpertBlock::Arrived {
         Tensor buffer;       ///< [sent, C], for rows on their way
     };
     const parallel::ExpertRound* round;
-    parallel::ExpertLimits limits;
     Hop first, second;        ///< across nodes alone there is a second one
     Tensor kept, kept_place;  ///< i32, likewise: see parallel::ExpertRound
     Tensor landed;            ///< [rows that the first hop brings, C], likewise
@@ -260,7 +259,7 @@ Tensor ExpertBlock::indices(const std::vector<std::int32_t>& values, std::int64_
 }
 
 ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::size_t number,
-                                         std::span<const std::int64_t> rows, backend::Arena& scratch) const {
+                                         backend::Arena& scratch) const {
     const parallel::ExpertRound& round = a.host->rounds[number];
     const std::int64_t k = group_.choices, ranks = group_.degrees.ranks(), received = round.rows;
     const auto describe = [&](const parallel::ExpertHop& hop, std::int64_t rows_before) {
@@ -272,7 +271,6 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
             .buffer = scratch.allocate(type_, {sent, spec_.width})};
     };
     Arrived arrived{.round = &round,
-                    .limits = parallel::expert_limits(group_, rows),
                     .first = describe(round.first, a.input.dim(0)),
                     .second = {},
                     .kept = {},
@@ -314,9 +312,10 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
     return arrived;
 }
 
-void ExpertBlock::reserve_margin(const Arrived& arrived, bool backward, backend::Arena& scratch) const {
+void ExpertBlock::reserve_margin(const Arrived& arrived, std::span<const std::int64_t> rows, bool backward,
+                                 backend::Arena& scratch) const {
     if (backend_.computes()) return;
-    const parallel::ExpertLimits& limits = arrived.limits;
+    const parallel::ExpertLimits limits = parallel::expert_limits(group_, rows);
     const std::int64_t ranks = group_.degrees.ranks(), k = group_.choices;
     const auto type = static_cast<std::int64_t>(size_of(type_)),
                wide = static_cast<std::int64_t>(size_of(accumulate_));
@@ -403,8 +402,8 @@ void ExpertBlock::forward_in_rounds(const ExpertBlockActivations& a, const Tenso
     }
     for (std::size_t i = 0; i < a.host->rounds.size(); ++i) {
         const backend::ArenaScope scope(scratch);
-        const Arrived arrived = arrive(a, i, rows, scratch);
-        reserve_margin(arrived, false, scratch);
+        const Arrived arrived = arrive(a, i, scratch);
+        reserve_margin(arrived, rows, false, scratch);
         const std::int64_t n = arrived.order.row.size();
         const Tensor x = send(a.normed, arrived, scratch),
                      sum = scratch.allocate(type_, {x.dim(0), spec_.width}),
@@ -421,8 +420,8 @@ void ExpertBlock::backward_in_rounds(const ExpertBlockActivations& a, const Tens
                                      backend::Arena& scratch) const {
     for (std::size_t i = 0; i < a.host->rounds.size(); ++i) {
         const backend::ArenaScope scope(scratch);
-        const Arrived arrived = arrive(a, i, rows, scratch);
-        reserve_margin(arrived, true, scratch);
+        const Arrived arrived = arrive(a, i, scratch);
+        reserve_margin(arrived, rows, true, scratch);
         const Tensor x = send(normed, arrived, scratch), d_sum = send(d_stream, arrived, scratch),
                      dx = scratch.allocate(type_, {x.dim(0), spec_.width}),
                      d_weights = scratch.allocate(accumulate_, {x.dim(0), group_.choices});

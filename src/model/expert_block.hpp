@@ -108,8 +108,7 @@ private:
                             std::span<const std::int64_t> rows, const Tensor& d_normed,
                             const Tensor& d_weight, backend::Arena& scratch) const;
     /// Describes round `round`. Its memory remains in `scratch`.
-    Arrived arrive(const ExpertBlockActivations& a, std::size_t round, std::span<const std::int64_t> rows,
-                   backend::Arena& scratch) const;
+    Arrived arrive(const ExpertBlockActivations& a, std::size_t round, backend::Arena& scratch) const;
     /// Returns received[M, C], the rows of `local` that travel in this round.
     Tensor send(const Tensor& local, const Arrived& arrived, backend::Arena& scratch) const;
     /// Sends results[M, ...] back and adds them to sum[R, ...].
@@ -131,8 +130,9 @@ private:
     /// Indices from the host; on the meta backend, which has none, a tensor of `count`.
     Tensor indices(const std::vector<std::int32_t>& values, std::int64_t count, backend::Arena& arena) const;
     /// The meta backend assumes that all choices are equally likely. Takes the memory by which a round of
-    /// real choices may exceed that.
-    void reserve_margin(const Arrived& arrived, bool backward, backend::Arena& scratch) const;
+    /// real choices may exceed that. `rows`: of the ranks that share the experts.
+    void reserve_margin(const Arrived& arrived, std::span<const std::int64_t> rows, bool backward,
+                        backend::Arena& scratch) const;
 
     backend::Backend& backend_;
     const parallel::Mesh* mesh_;

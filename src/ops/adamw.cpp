@@ -69,6 +69,7 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
     const std::int64_t size = weights.size();
     MAESTRO_CHECK(gradient.size() == size && first.size() == size && second.size() == size,
                   "{} weights, {} gradients, or moments of another size", size, gradient.size());
+    MAESTRO_CHECK(weights.dtype == DType::f32 || b.shares_memory(), "{} on a device", weights.describe());
     b.launch(
         {15.0 * static_cast<double>(size), 7.0 * static_cast<double>(weights.bytes())},
         [&] {

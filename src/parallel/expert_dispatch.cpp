@@ -141,7 +141,7 @@ public:
 
     /// Adds a row: the `local`-th of rank `source`, and the `row`-th of the group.
     void add(int source, std::int32_t local, std::int32_t row, std::span<const std::int32_t> choices) {
-        count(source, choices);
+        route(source, choices);
         if (!fits(source)) {
             for (auto* load : {&part_rows_, &part_choices_, &crossing_, &forwarded_})
                 std::fill(load->begin(), load->end(), 0);
@@ -200,20 +200,21 @@ private:
         return std::ssize(receivers) - std::count(receivers.begin(), receivers.end(), first);
     }
     /// Finds out who gets the present row.
-    void count(int source, std::span<const std::int32_t> choices) {
-        std::fill(chosen_.begin(), chosen_.end(), 0);
-        for (const std::int32_t expert : choices) {
-            MAESTRO_CHECK(expert >= 0 && expert < group_.experts, "expert {} of {}", expert, group_.experts);
-            ++chosen_[static_cast<std::size_t>(expert / (group_.experts / group_.degrees.ep))];
-        }
+    void route(int source, std::span<const std::int32_t> choices) {
         for (const int first : firsts_) receivers_of_[static_cast<std::size_t>(first)].clear();
         firsts_.clear();
-        for (int to = 0; to < group_.degrees.ranks(); ++to) {
-            if (chosen_[static_cast<std::size_t>(to / group_.degrees.etp)] == 0) continue;
-            const int first = group_.first_receiver(source, to);
-            std::vector<int>& receivers = receivers_of_[static_cast<std::size_t>(first)];
-            if (receivers.empty()) firsts_.push_back(first);
-            receivers.push_back(to);
+        std::fill(chosen_.begin(), chosen_.end(), 0);
+        const int etp = group_.degrees.etp;
+        for (const std::int32_t expert : choices) {
+            MAESTRO_CHECK(expert >= 0 && expert < group_.experts, "expert {} of {}", expert, group_.experts);
+            const int part = expert / (group_.experts / group_.degrees.ep);
+            if (++chosen_[static_cast<std::size_t>(part)] > 1) continue;  // its ranks get the row already
+            for (int to = part * etp; to < (part + 1) * etp; ++to) {
+                const int first = group_.first_receiver(source, to);
+                std::vector<int>& receivers = receivers_of_[static_cast<std::size_t>(first)];
+                if (receivers.empty()) firsts_.push_back(first);
+                receivers.push_back(to);
+            }
         }
     }
     bool fits(int source) const {

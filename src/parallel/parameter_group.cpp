@@ -224,7 +224,8 @@ collective::Operation ParameterGroup::launch_gather(collective::ProcessGroup& ra
 }
 
 void ParameterGroup::set_weights(const Parameter& parameter, Range range, const Tensor& values) const {
-    MAESTRO_CHECK(values.size() == range.size() && values.dtype == ops::accumulate_type(weights_.dtype),
+    MAESTRO_CHECK(values.size() == range.size() &&
+                      (values.dtype == DType::f32 || values.dtype == ops::accumulate_type(weights_.dtype)),
                   "{} for {} elements of {}", values.describe(), range.size(), parameter.name);
     if (range.size() <= 0) return;
     const Tensor target = weights_.slice(parameter.offset + range.begin, parameter.offset + range.end);

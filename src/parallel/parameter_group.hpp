@@ -62,7 +62,8 @@ public:
     std::int64_t replicated(Axes axes) const;
 
     /// Sets the held elements `range` of a parameter: the weights, rounded to their type, and the masters of
-    /// those in this rank's shard. `values`: host memory, [range], of ops::accumulate_type() of the weights.
+    /// those in this rank's shard. `values`: host memory, [range], fp32 or ops::accumulate_type() of the
+    /// weights.
     void set_weights(const Parameter& parameter, Range range, const Tensor& values) const;
     /// Returns the elements `range` of a parameter, all of them in this rank's shard, as precisely as they
     /// are kept: the masters, or the weights where there are none.

@@ -344,6 +344,11 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
     const graph::SectionGraph& graph = scenario.graph;
     Inputs inputs;
     if (line.costs.empty()) {
+        if (!line.cluster.empty() && deck.run.precision == "fp64")
+            throw Error(ExitCode::bad_deck,
+                        line.deck +
+                            ": run.precision: fp64, for which cluster files have no rates; add --set "
+                            "run.precision=fp32 or bf16");
         if (!line.cluster.empty())
             scenario = workload::on_cluster(
                 std::move(scenario), config::parse_cluster(config::read_text(line.cluster), line.cluster));

@@ -152,7 +152,11 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {
-    return parallel::make_meta_mesh(rank, mesh_shape_of(scenario, stage), mesh_links_of(scenario, stage));
+    parallel::MeshLinks links = mesh_links_of(scenario, stage);
+    // Without a cluster file the job knows its nodes as well, and a rank may forward rows within its own.
+    if (const auto nodes = expert_nodes_of(scenario, stage); !nodes.empty())
+        links.expert_nodes = nodes.front();
+    return parallel::make_meta_mesh(rank, mesh_shape_of(scenario, stage), links);
 }
 
 bool needs_markers(const graph::SectionGraph& graph) {

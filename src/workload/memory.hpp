@@ -45,9 +45,9 @@ struct Libraries {
 struct MemoryPlan {
     std::vector<StageMemory> stages;             ///< by stage
     std::vector<channel::ChannelSpec> channels;  ///< by stage edge
+    std::size_t moment_bytes = sizeof(float);    ///< of an element of the optimizer's moments
     /// The device uses the host's memory. Then the sections of a rank run one task at a time and share one
     /// scratch.
-    std::size_t moment_bytes = sizeof(float);  ///< of an element of the optimizer's moments
     bool shares_scratch = true;
     bool snapshots = false;  ///< checkpoints are written while training goes on, from a copy
     Libraries libraries = {};

@@ -49,6 +49,13 @@ def test_cycle(workspace):
     refuse(workspace, 78, "cycle", deck=deck)
 
 
+def test_a_limit_of_hours_for_a_run_that_saves_nothing(workspace):
+    values = ["run.output=runs/refused", "run.precision=fp64", "run.device=cpu", "checkpoint.every=0", *TWO_RANKS]
+    result = mpirun(2, "train", VLM, "--max-hours", "1", *settings(values), cwd=workspace.path)
+    assert result.returncode == 78 and result.stderr.count("run.precision: fp64 saves nothing") == 1, result.stderr
+    assert not workspace.run("refused").exists()
+
+
 def test_fanout_that_is_not_whole(workspace):
     refuse(workspace, 78, "fanout", ranks=5, layout=["section.vision.layout.dp=2", "section.language.layout.dp=3"])
 

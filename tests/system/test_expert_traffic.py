@@ -81,7 +81,7 @@ def test_rows_cross_between_nodes_once(workspace, nodes, shim, samples, monkeypa
     for host, other in (("n", "s"), ("s", "n")):
         for position, rank in enumerate(on[host]):
             proxied[on[other][position % len(on[other])]].append(rank)
-    sent, crossing, total = [0] * 4, [0] * 4, 0
+    sent, crossing, found, total = [0] * 4, [0] * 4, [0] * 4, 0
     there, back, spread = 3 * WIDTH, 2 * WIDTH + EXPERTS, 2 * EXPERTS  # elements of a row
     for _, rows in rows_of_micro_batches(layout, batches, samples):
         total += sum(rows)
@@ -94,7 +94,7 @@ def test_rows_cross_between_nodes_once(workspace, nodes, shim, samples, monkeypa
             sent[rank] += LAYERS * BYTES * (across + within)
     name = "section language, ranks that share experts, group 0"
     for rank in range(4):
-        found = sum(counted[1 + rank].get((f"to {1 + peer}", name), (0, 0))[1] for peer in range(4) if where[peer] != where[rank])
-        assert found == crossing[rank], f"rank {rank} of the section, between nodes"
+        found[rank] = sum(counted[1 + rank].get((f"to {1 + peer}", name), (0, 0))[1] for peer in range(4) if where[peer] != where[rank])
+        assert found[rank] == crossing[rank], f"rank {rank} of the section, between nodes"
         assert counted[1 + rank]["send 3", name][1] == sent[rank], f"rank {rank} of the section"
-    assert sum(crossing) == total * LAYERS * BYTES * (5 * WIDTH + 3 * EXPERTS)
+    assert sum(found) == total * LAYERS * BYTES * (5 * WIDTH + 3 * EXPERTS)

@@ -54,6 +54,7 @@ def test_numbers_are_those_of_one_rank(references, case):
 
 
 UNLIKE_QUICK = layout_cases.moe("", "dp2 pp2 ep2", layout_cases.RECOMPUTE, "schedule.policy=fifo", quick=True)
+assert UNLIKE_QUICK in CASES
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case == UNLIKE_QUICK else pytest.mark.nightly) for case in CASES if case.cover and case.unlike],

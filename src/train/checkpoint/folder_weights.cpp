@@ -169,15 +169,7 @@ void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& stor
         }
         values.resize(static_cast<std::size_t>(block.size()));
         read_in_parts(block, values.data(), threads, read, pulse);
-        const auto set = [&](auto& list, DType type) {
-            group.set_weights(p, block, Tensor(list.data(), type, {block.size()}));
-        };
-        if (store.compute() == DType::f64) {
-            std::vector<double> wide(values.begin(), values.end());
-            set(wide, DType::f64);
-        } else {
-            set(values, DType::f32);
-        }
+        group.set_weights(p, block, Tensor(values.data(), DType::f32, {block.size()}));
     }
 }
 

@@ -36,15 +36,7 @@ void load_shard(const io::SectionReader& stored, const std::string& name, const 
     const Range shard = store.group_of(p).shard_of(p);
     if (shard.size() > 0) {
         std::vector<float> values = stored.read(name, p.shape, io::Stored::weight, p.shard, shard);
-        const auto set = [&](void* data, DType type) {
-            store.group_of(p).set_weights(p, shard, Tensor(data, type, {shard.size()}));
-        };
-        if (store.compute() == DType::f64) {
-            std::vector<double> wide(values.begin(), values.end());
-            set(wide.data(), DType::f64);
-        } else {
-            set(values.data(), DType::f32);
-        }
+        store.group_of(p).set_weights(p, shard, Tensor(values.data(), DType::f32, {shard.size()}));
     }
     store.mark_initialized(p);
 }

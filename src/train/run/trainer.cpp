@@ -112,17 +112,13 @@ ExitCode Trainer::run() {
     await_weights();
     recorder_.syncs_done(runner_.take_syncs(report_.step() + 1));
     recorder_.flush();
-    // A run that is asked to stop is to be resumed, whatever checkpoint.every says. One in fp64 would not go
-    // on as it was: checkpoints hold fp32.
-    const bool resumes = deck_.run.precision != "fp64";
+    // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     saver_.finish();
-    if ((deck_.checkpoint.every > 0 || (stopped && resumes)) && saved_step_ != report_.step())
-        saver_.save(report_.step());
+    if ((deck_.checkpoint.every > 0 || stopped) && saved_step_ != report_.step()) saver_.save(report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
-    const std::string reason = fmt::format(
-        "stopped by {} after step {}; {}", signalled_ ? "a signal" : "--max-hours", report_.step(),
-        resumes ? "continue with --resume auto" : "nothing is saved, because run.precision is fp64");
+    const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
+                                           signalled_ ? "a signal" : "--max-hours", report_.step());
     report_.stopped(reason);
     log::info("{}", reason);
     return ExitCode::stopped_early;

@@ -243,9 +243,9 @@ TEST(ExpertRounds, CrossTheBorderOfANodeOnceForEachRow) {
     check_random_rounds(Placement::several_nodes);
 }
 
-TEST(ExpertRounds, AreExpectedToHaveTheMeanRowsOfRealOnes) {
-    // Eight ranks on two nodes of three and five, with 32 experts of which four are chosen.
-    ExpertGroup group{{8, 1}, 0, 32, 4, collective::Nodes({0, 0, 0, 1, 1, 1, 1, 1})};
+/// Eight ranks on two nodes of three and five, with 32 experts of which four are chosen.
+void check_expected_rows(ExpertDegrees degrees) {
+    ExpertGroup group{degrees, 0, 32, 4, collective::Nodes({0, 0, 0, 1, 1, 1, 1, 1})};
     const std::vector<std::int64_t> rows{900, 1100, 0, 1000, 1000, 1000, 700, 1300};
     std::mt19937 random(2);
     std::vector<std::int32_t> experts(32), choice;
@@ -271,6 +271,11 @@ TEST(ExpertRounds, AreExpectedToHaveTheMeanRowsOfRealOnes) {
             expect_near(real[0].second->receive_rows[other], expected.second->receive_rows[other]);
         }
     }
+}
+
+TEST(ExpertRounds, AreExpectedToHaveTheMeanRowsOfRealOnes) {
+    check_expected_rows({8, 1});
+    check_expected_rows({4, 2});  // two ranks have parts of the same experts, one pair of them on two nodes
 }
 
 TEST(ExpertRounds, AreOneWhereChoicesAreSpreadAndSeveralWhereAllRowsChooseOneExpert) {

@@ -158,6 +158,24 @@ protected:
     Probes probes_;
 };
 
+/// With all experts for each row, it goes to the three other ranks, and their results come back: forward and
+/// backward together 5 rows, and choices, weights and their gradients, for each of the three. Over nodes the
+/// paths are other ones, but no fewer rows travel in total.
+TEST_F(StagesOfSamples, CountTheBytesOfExperts) {
+    Scenario s = scenario({"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=4",
+                           "model.glyph-language.expert_mlp=24", "section.language.layout.tp=4",
+                           "section.language.layout.ep=4"});
+    const SampleTable table = table_of(s, *file_);
+    double rows = 0;
+    for (const std::int64_t id : ids()) rows += static_cast<double>(table.length(id, 1));
+    const model::ModelSpec& model = s.models[1];
+    const double bytes = rows * 3 * (5 * model.width + 3 * 4) * sizeof(float) * model.layers;
+    EXPECT_NEAR(counts(s)[1].ep_bytes, bytes, 0.02 * bytes);
+    EXPECT_EQ(counts(s)[0].ep_bytes, 0);
+    s.rank_nodes = {0, 0, 0, 1, 1};
+    EXPECT_NEAR(counts(s)[1].ep_bytes, bytes, 0.02 * bytes);
+}
+
 /// By short samples the head counts for more layers than by long ones, as those of the deck may be.
 TEST_F(StagesOfSamples, AreBalancedByTheLengthsOfTheSamples) {
     Scenario cut = scenario({"section.language.layout.pp=2", "model.glyph-language.layers=12",
