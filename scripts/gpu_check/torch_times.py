@@ -79,6 +79,62 @@ def linear(row, dtype):
     return forward(F.linear, x, weight)
 
 
+EXPERTS, CHOICES = 128, 8
+
+
+def route(logits):
+    """Normalized weights of the chosen experts, as Qwen3-MoE has them."""
+    weights, choice = torch.topk(torch.softmax(logits, dim=-1), CHOICES)
+    return weights / weights.sum(dim=-1, keepdim=True), choice
+
+
+def weights_of(logits):
+    return route(logits)[0]
+
+
+def logits_of(row, dtype):
+    return torch.randn(int(row["rows"]), min(int(row["columns"]), EXPERTS), device="cuda", dtype=dtype)
+
+
+def weighted_swiglu(x, weight):
+    return (weight * swiglu(x)).to(x.dtype)
+
+
+def weighted_rows(row, dtype):
+    return rows_columns(row, dtype, 2), torch.randn(int(row["rows"]), 1, device="cuda", dtype=torch.float32)
+
+
+def gather_rows(row, dtype):
+    x, index = rows_columns(row, dtype), torch.randint(int(row["rows"]), (int(row["rows"]),), device="cuda")
+    return forward(lambda x, index: x[index], x, index)
+
+
+def scatter_rows(row, dtype):
+    x, y = rows_columns(row, dtype), rows_columns(row, dtype)
+    index = torch.randperm(int(row["rows"]), device="cuda")
+    return forward(lambda y, index, x: y.index_copy_(0, index, x), y, index, x)
+
+
+def sum_rows(row, dtype):
+    """Each row of the sum adds CHOICES rows."""
+    x, rows = rows_columns(row, dtype), int(row["rows"]) // CHOICES
+    y = torch.randn(rows, x.shape[-1], device="cuda", dtype=dtype)
+    place = torch.randperm(rows * CHOICES, device="cuda").reshape(rows, CHOICES)
+    return forward(lambda y, x, place: y.add_(x[place].sum(dim=1)), y, x, place)
+
+
+def grouped_linear(row, dtype):
+    """The eight experts of gpu_operations in PyTorch's grouped GEMM, which is for bf16 and absent before 2.9: then None."""
+    if dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
+        return None
+    rows = int(row["rows"])
+    ends = [0, rows // 2, *(rows // 2 + (rows - rows // 2) * (i - 2) // 6 for i in range(3, 9))]
+    x = torch.randn(rows, int(row["inputs"]), device="cuda", dtype=dtype)
+    weight = torch.randn(8, int(row["outputs"]), int(row["inputs"]), device="cuda", dtype=dtype)
+    return forward(lambda x, weight, ends: F.grouped_mm(x, weight.transpose(1, 2), offs=ends), x, weight,
+                   torch.tensor(ends, device="cuda", dtype=torch.int32))
+
+
 def cross_entropy(row, dtype):
     """Loss and gradient together, as in gpu_operations."""
     logits = torch.randn(int(row["rows"]), int(row["vocabulary"]), device="cuda", dtype=dtype, requires_grad=True)
@@ -99,6 +155,14 @@ OPERATIONS = {
     "layer_norm": lambda row, t: forward(layer_norm, rows_columns(row, t), *(torch.randn(int(row["columns"]), device="cuda", dtype=t) for _ in "wb")),
     "layer_norm_backward": lambda row, t: backward(layer_norm, rows_columns(row, t),
                                                    *(torch.randn(int(row["columns"]), device="cuda", dtype=t) for _ in "wb")),
+    "route": lambda row, t: forward(route, logits_of(row, t)),
+    "route_backward": lambda row, t: backward(weights_of, logits_of(row, t)),
+    "weighted_swiglu": lambda row, t: forward(weighted_swiglu, *weighted_rows(row, t)),
+    "weighted_swiglu_backward": lambda row, t: backward(weighted_swiglu, *weighted_rows(row, t)),
+    "gather_rows": gather_rows,
+    "scatter_rows": scatter_rows,
+    "sum_rows": sum_rows,
+    "grouped_linear": grouped_linear,
     "cross_entropy": cross_entropy,
     "linear": linear,
     "attention": attention_forward,
@@ -130,6 +194,8 @@ def main():
             break
         if row["operation"] in OPERATIONS and "skipped" not in row:
             run = OPERATIONS[row["operation"]](row, TYPES[row["dtype"]])
+            if run is None:
+                continue
             key = {name: row[name] for name in ("operation", "dtype", "shape")}
             print(json.dumps({"kind": "torch", **key, "seconds": seconds_of(run)}), flush=True)
             del run
