@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/rows.hpp"
+#include "ops/dispatch.hpp"
 
 namespace maestro::ops {
 
@@ -21,16 +22,17 @@ void copy(backend::Backend& b, const Tensor& dense, const Tensor& index, const T
         [&] {
             const std::size_t row = static_cast<std::size_t>(indexed.columns()) * size_of(indexed.dtype);
             const std::int32_t* at = index.as<std::int32_t>();
-            for (std::int64_t r = 0; r < dense.rows(); ++r) {
+            for (std::int64_t r = 0; r < dense.rows(); ++r)
                 MAESTRO_CHECK(at[r] >= 0 && at[r] < indexed.rows(), "row {} of {}", at[r],
                               indexed.describe());
+            parallel_for(dense.rows(), indexed.columns(), [&](std::int64_t r) {
                 auto* one = static_cast<std::byte*>(dense.data) + static_cast<std::size_t>(r) * row;
                 auto* other = static_cast<std::byte*>(indexed.data) + static_cast<std::size_t>(at[r]) * row;
                 if (scatter)
                     std::memcpy(other, one, row);
                 else
                     std::memcpy(one, other, row);
-            }
+            });
         },
         [&](Stream stream) {
             if (scatter)
