@@ -1,7 +1,7 @@
 """Layouts of three decks that must give the results of one rank, and functions that compare two runs.
 
-tests/system/test_layouts.py always runs the cases with `quick`, and those with `cover` under `scripts/test.sh --all`: in fp32, and in fp64
-those that are `unlike`, of which only the quick ones run in fp32 as well. Among the cases with `cover` every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all cases.
+tests/system/test_layouts.py always runs the cases with `quick`, and those with `cover` under `scripts/test.sh --all`. They run in fp32, but those
+with `in_double` run in fp64, and only the quick ones of them in fp32 as well. Among the cases with `cover` every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all cases.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class Case:
         return found + ([f"section.{self.sections[1]}.colocate_with={self.sections[0]}"] if self.shared else [])
 
     @property
-    def unlike(self):
+    def in_double(self):
         """Whether the sections share ranks in unlike layouts, the edge joins several replicas upstream to one, or there are experts."""
         up, down = degrees(self.up), degrees(self.down)
         return self.deck == "layouts_moe" or up["dp"] > down["dp"] or (self.shared and (up["dp"], up["pp"]) != (down["dp"], down["pp"]))

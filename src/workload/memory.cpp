@@ -66,7 +66,7 @@ MaxLoad max_load_of(const Scenario& scenario, const SampleTable& table, int sect
 }
 
 /// Returns the largest footprint of a rank of the stage's lane. The first tp rank of a slice holds no less
-/// than the others of the slice, so it is enough to measure that one.
+/// than the others of the slice, so that one is measured for all of them.
 model::Footprint measure_lane(const Scenario& scenario, int stage, std::span<const model::SampleShape> batch,
                               backend::Traits traits, bool train, Probes& probes) {
     model::Footprint largest;

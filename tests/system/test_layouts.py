@@ -36,7 +36,7 @@ def train(workspace, case, name, values=(), **options):
     return workspace.train(case.ranks, deck, name, [*case.values, f"train.steps={STEPS}", *values], **options)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case.quick else pytest.mark.nightly) for case in CASES if case.cover and (case.quick or not case.unlike)], ids=lambda case: f"{case.deck}: {case.name}")
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case.quick else pytest.mark.nightly) for case in CASES if case.cover and (case.quick or not case.in_double)], ids=lambda case: f"{case.deck}: {case.name}")
 def test_numbers_are_those_of_one_rank(references, case):
     workspace, runs = references
     every = ["checkpoint.every=1", f"checkpoint.keep={STEPS}"]
@@ -53,11 +53,11 @@ def test_numbers_are_those_of_one_rank(references, case):
     layout_cases.remove_checkpoints(workspace.run(name))
 
 
-UNLIKE_QUICK = layout_cases.moe("", "dp2 pp2 ep2", layout_cases.RECOMPUTE, "schedule.policy=fifo", quick=True)
-assert UNLIKE_QUICK in CASES
+QUICK_IN_DOUBLE = layout_cases.moe("", "dp2 pp2 ep2", layout_cases.RECOMPUTE, "schedule.policy=fifo", quick=True)
+assert QUICK_IN_DOUBLE in CASES
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case == UNLIKE_QUICK else pytest.mark.nightly) for case in CASES if case.cover and case.unlike],
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case == QUICK_IN_DOUBLE else pytest.mark.nightly) for case in CASES if case.cover and case.in_double],
                          ids=lambda case: f"{case.deck}: {case.name}")
 def test_in_double_precision_numbers_differ_by_rounding_alone(references, case):
     """A step's loss depends on all gradients before it, and its norm on those of the step."""

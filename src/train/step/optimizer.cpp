@@ -133,7 +133,7 @@ void Optimizer::balance(const Tensor& bias, const Tensor& excess, double by) {
         backend_.download(bias, values.data());
         backend_.download(excess, over.data());
         for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] -= static_cast<A>(over[i] > 0 ? by : over[i] < 0 ? -by : 0);
+            values[i] -= static_cast<A>(over[i] > 0 ? by : (over[i] < 0 ? -by : 0));
         backend_.upload(values.data(), bias);
     });
 }
