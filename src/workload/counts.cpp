@@ -25,7 +25,8 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
         on_cluster.cluster = cluster;
         const CostModel model(on_cluster, table, probes, [&](int stage) {
             parallel::MeshLinks of_stage = links;
-            of_stage.expert_nodes = mesh_links_of(scenario, stage).expert_nodes;
+            const std::vector<std::vector<int>> nodes = expert_nodes_of(scenario, stage);
+            if (!nodes.empty()) of_stage.expert_nodes = nodes.front();
             return of_stage;
         });
         for (const std::int64_t id : ids) {

@@ -25,8 +25,9 @@ bool is_tied(const Scenario& scenario, int stage);
 /// without one. Replicas begin at different places on their nodes: along tp, cp and tied, all of them count
 /// as crossing the network if a group of one does.
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage);
-/// Returns on which nodes the groups of ranks that share the stage's experts are, by rank of a group, where
-/// that is known and there are such: each distribution once, that over the most nodes first.
+/// Returns the node of each rank of the groups that share the stage's experts: one list for each distinct
+/// placement of a group, those over more nodes first. Empty where no ranks share experts, or where the nodes
+/// are not known.
 std::vector<std::vector<int>> expert_nodes_of(const Scenario& scenario, int stage);
 /// Returns the meta mesh of rank `rank` of the stage.
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank = 0);

@@ -109,8 +109,7 @@ double imbalance(const Scenario& scenario, const SampleTable& table, int section
                      static_cast<double>(rank) / static_cast<double>(max_load.rank)});
 }
 
-/// Returns the links of a rank to the other ranks of its process groups for tp, cp, shared KV heads and
-/// gradients.
+/// Returns the number of NCCL connections of a rank to the other ranks of its process groups.
 int links_of(const Scenario& scenario, int stage) {
     const parallel::MeshShape shape = mesh_shape_of(scenario, stage);
     const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };

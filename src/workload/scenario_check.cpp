@@ -108,7 +108,7 @@ bool check_chunks(const graph::Section& section, std::vector<graph::Refusal>& re
     return true;
 }
 
-/// Experts and their channels divide evenly among ep x etp ranks of a replica.
+/// Experts and their channels divide evenly among ep x etp ranks.
 void check_experts(const graph::Section& section, const model::ModelSpec& m,
                    std::vector<graph::Refusal>& refusals) {
     const graph::Layout& l = section.layout;

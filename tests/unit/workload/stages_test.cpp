@@ -163,8 +163,8 @@ protected:
 /// paths are other ones, but no fewer rows travel in total.
 TEST_F(StagesOfSamples, CountTheBytesOfExperts) {
     Scenario s = scenario({"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=4",
-                           "model.glyph-language.expert_mlp=24", "section.language.layout.tp=4",
-                           "section.language.layout.ep=4"});
+                           "model.glyph-language.expert_mlp=24", "section.language.layout.dp=1",
+                           "section.language.layout.tp=4", "section.language.layout.ep=4"});
     const SampleTable table = table_of(s, *file_);
     double rows = 0;
     for (const std::int64_t id : ids()) rows += static_cast<double>(table.length(id, 1));
