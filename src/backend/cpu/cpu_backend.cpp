@@ -37,7 +37,7 @@ public:
         MAESTRO_CHECK(threads >= 1, "{} threads", threads);
         omp_set_num_threads(threads);
         flush_denormals();
-        openblas_set_num_threads(1);  // f64 GEMMs run within parallel loops
+        openblas_set_num_threads(1);  // for f64 GEMMs, many of which run within parallel loops
     }
     std::string describe() const override {
         const dnnl_version_t* v = dnnl_version();

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "backend/cpu/cpu_gemm.hpp"
 
@@ -46,6 +47,14 @@ std::int64_t part_of(std::int64_t length, std::int64_t parts) {
     return ceil_div(ceil_div(length, parts), kSideUnit) * kSideUnit;
 }
 
+/// `bf16_gemm` is made when it is first used.
+void compute(const Backend::Gemm& piece, std::unique_ptr<Bf16Gemm>& bf16_gemm) {
+    if (piece.in != DType::bf16) return cpu_gemm(piece);
+    if (!bf16_gemm) bf16_gemm = make_bf16_native(Bf16Use::groups);
+    if (!bf16_gemm) bf16_gemm = make_bf16_panels();
+    bf16_gemm->run(piece);
+}
+
 }  // namespace
 
 std::vector<Backend::Gemm> pieces_of(const Backend::GroupedGemm& g) {
@@ -73,21 +82,22 @@ std::vector<Backend::Gemm> pieces_of(const Backend::GroupedGemm& g) {
 
 void CpuGroupedGemm::run(const Backend::GroupedGemm& g) {
     const std::vector<Backend::Gemm> pieces = pieces_of(g);
+    std::vector<std::exception_ptr> errors(pieces.size());  // an exception must not leave a parallel region
 #pragma omp parallel num_threads(threads_)
     {
         omp_set_num_threads(1);  // in regions within this one, and for oneDNN's choice of a kernel
         auto& bf16_gemm = bf16_[static_cast<std::size_t>(omp_get_thread_num())];
-        if (g.in == DType::bf16 && !bf16_gemm) {
-            bf16_gemm = make_bf16_native(Bf16Use::groups);
-            if (!bf16_gemm) bf16_gemm = make_bf16_panels();
-        }
 #pragma omp for schedule(dynamic)
-        for (std::size_t i = 0; i < pieces.size(); ++i)
-            if (g.in == DType::bf16)
-                bf16_gemm->run(pieces[i]);
-            else
-                cpu_gemm(pieces[i]);
+        for (std::size_t i = 0; i < pieces.size(); ++i) {
+            try {
+                compute(pieces[i], bf16_gemm);
+            } catch (...) {
+                errors[i] = std::current_exception();
+            }
+        }
     }
+    for (const std::exception_ptr& error : errors)
+        if (error) std::rethrow_exception(error);
 }
 
 }  // namespace maestro::backend
