@@ -8,8 +8,10 @@
 // gradients, and computes the first linear layer again. The memory of a rank thus does not depend on what the
 // router chooses.
 //
-// Shape letters as in transformer.hpp; R = `local` rows, E experts, k choices of a row, I hidden channels of
-// an expert on this rank, S those of the shared MLP, N = R k. A is the accumulation type (ops/dispatch.hpp).
+// Shape letters as in transformer.hpp; R = `local` rows, E experts, k choices of a row, M rows of which the
+// experts of this rank get at least one choice, N such choices, I hidden channels of an expert on this rank,
+// S those of the shared MLP. Where one rank has all experts, M = R and N = R k. A is the accumulation type
+// (ops/dispatch.hpp).
 #pragma once
 
 #include <memory>
@@ -42,10 +44,9 @@ struct ExpertBlockActivations {
     Tensor shared_gate;                      ///< [R, 1], A
     /// What forward() leaves on the host for backward().
     struct Host {
-        std::vector<std::int32_t> choices;      ///< [R, k]
-        std::vector<std::int64_t> begin;        ///< of one rank: see parallel::ExpertOrder
-        std::vector<std::int32_t> all_choices;  ///< of several ranks: [rows of all, k]
-        std::vector<parallel::ExpertRound> rounds;
+        std::vector<std::int32_t> choices;          ///< [R, k]
+        std::vector<std::int64_t> begin;            ///< of one rank: see parallel::ExpertOrder
+        std::vector<parallel::ExpertRound> rounds;  ///< of several ranks
     };
     std::shared_ptr<Host> host;
 };
@@ -96,7 +97,7 @@ private:
     void run(const Tensor& x, const Tensor& weights, const Sorted& order, const Tensor& hidden,
              const Tensor& activated, const Tensor& sum, bool accumulate, backend::Arena& scratch) const;
     /// dx[M, C] = the gradient of x from d_sum[M, C], and d_weights[M, k] that of the weights of this rank's
-    /// experts; adds those of the parameters. What is absent of `hidden` and `activated` is computed again.
+    /// experts; adds those of the parameters. An empty `hidden` or `activated` is computed again.
     void run_backward(const Tensor& x, const Tensor& weights, const Sorted& order, Tensor hidden,
                       Tensor activated, const Tensor& d_sum, const Tensor& dx, const Tensor& d_weights,
                       backend::Arena& scratch) const;

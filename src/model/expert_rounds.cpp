@@ -36,13 +36,13 @@ Tensor ExpertBlock::indices(const std::vector<std::int32_t>& values, std::int64_
 ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::size_t number,
                                          backend::Arena& scratch) const {
     const parallel::ExpertRound& round = a.host->rounds[number];
-    const std::int64_t k = group_.choices, ranks = group_.degrees.ranks(), received = round.rows;
+    const std::int64_t k = group_.choices, places = group_.most_receivers(), received = round.rows;
     const auto describe = [&](const parallel::ExpertHop& hop, std::int64_t rows_before) {
         const std::int64_t sent = hop.rows_sent();
         return Arrived::Hop{
             .counts = &hop,
             .sent = indices(hop.sent, sent, scratch),
-            .place = indices(hop.place, rows_before * ranks, scratch).reshape({rows_before, ranks}),
+            .place = indices(hop.place, rows_before * places, scratch).reshape({rows_before, places}),
             .buffer = scratch.allocate(type_, {sent, spec_.width})};
     };
     Arrived arrived{.round = &round,
@@ -64,12 +64,7 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
     const Range experts = group_.experts_of(group_.rank);
     parallel::ExpertOrder found;
     if (backend_.computes()) {
-        std::vector<std::int32_t> choice;
-        choice.reserve(static_cast<std::size_t>(received * k));
-        for (const std::int32_t row : round.received)
-            choice.insert(choice.end(), a.host->all_choices.begin() + row * k,
-                          a.host->all_choices.begin() + (row + 1) * k);
-        found = parallel::order_by_expert(choice, group_.choices, experts);
+        found = parallel::order_by_expert(round.choices, group_.choices, experts);
     } else {
         for (std::int64_t e = 0; e <= experts.size(); ++e)
             found.begin.push_back(a.all_weights.dim(0) * k * e / group_.experts);
@@ -91,7 +86,7 @@ void ExpertBlock::reserve_margin(const Arrived& arrived, std::span<const std::in
                                  backend::Arena& scratch) const {
     if (backend_.computes()) return;
     const parallel::ExpertLimits limits = parallel::expert_limits(group_, rows);
-    const std::int64_t ranks = group_.degrees.ranks(), k = group_.choices;
+    const std::int64_t places = group_.most_receivers(), k = group_.choices;
     const auto type = static_cast<std::int64_t>(size_of(type_)),
                wide = static_cast<std::int64_t>(size_of(accumulate_));
     // What arrive(), send(), send_back() and run() or run_backward() allocate for a row sent or forwarded, a
@@ -100,21 +95,19 @@ void ExpertBlock::reserve_margin(const Arrived& arrived, std::span<const std::in
                        of_received = (backward ? 3 : 2) * spec_.width * type + k * (4 + 2 * wide) + 4,
                        of_choice = (backward ? 2 * spec_.width + 6 * mlp_ : spec_.width + 3 * mlp_) * type +
                                    2 * wide + 8,
-                       of_landed = of_sent + 4 * (ranks + 1);
+                       of_landed = of_sent + 4 * (places + 1);
     const auto beyond = [](std::int64_t most, std::int64_t assumed) {
         return std::max<std::int64_t>(most - assumed, 0);
     };
     const std::int64_t local = arrived.first.place.dim(0);
-    std::int64_t bytes =
-        beyond(local * std::min<std::int64_t>(ranks, k * group_.degrees.etp), arrived.first.buffer.dim(0)) *
-            of_sent +
-        beyond(limits.rows, arrived.received()) * of_received +
-        beyond(limits.choices, arrived.order.row.size()) * of_choice;
+    std::int64_t bytes = beyond(local * places, arrived.first.buffer.dim(0)) * of_sent +
+                         beyond(limits.rows, arrived.received()) * of_received +
+                         beyond(limits.choices, arrived.order.row.size()) * of_choice;
     if (arrived.round->second)
         bytes += beyond(limits.rows + limits.crossing, arrived.landed.dim(0)) * of_landed +
                  beyond(limits.forwarded, arrived.second.buffer.dim(0)) * of_sent;
-    constexpr std::int64_t kAlignment = 64 * 48;
-    scratch.allocate(DType::u8, {bytes + kAlignment});
+    constexpr std::int64_t kPadding = 48 * 64;  // up to 48 tensors, each of whose sizes is rounded up
+    scratch.allocate(DType::u8, {bytes + kPadding});
 }
 
 Tensor ExpertBlock::send(const Tensor& local, const Arrived& arrived, backend::Arena& scratch) const {
@@ -167,10 +160,10 @@ void ExpertBlock::forward_in_rounds(const ExpertBlockActivations& a, const Tenso
         mesh_->ep().launch_all_gather(backend_, a.weight, a.all_weights, rows).wait();
         if (backend_.computes()) {
             const backend::HostCopy copy(backend_, all_choices);
-            const auto* values = copy.tensor().as<std::int32_t>();
-            a.host->all_choices.assign(values, values + all_choices.size());
-            a.host->rounds = parallel::plan_expert_rounds(group_, rows, a.host->all_choices,
-                                                          parallel::expert_limits(group_, rows));
+            const std::span values(copy.tensor().as<std::int32_t>(),
+                                   static_cast<std::size_t>(all_choices.size()));
+            a.host->rounds =
+                parallel::plan_expert_rounds(group_, rows, values, parallel::expert_limits(group_, rows));
         } else {
             a.host->rounds.assign(1, parallel::expected_expert_round(group_, rows));
         }

@@ -123,7 +123,8 @@ struct RoundDraft {
         kept_rows;  ///< of these those that stay: their places, and rows of the group
 };
 
-/// Distributes rows over rounds, one after the other.
+/// Distributes rows over rounds, one after the other. All ranks do so with all rows of the group while their
+/// devices wait, so that the time of a row counts.
 class RoundPlanner {
 public:
     RoundPlanner(const ExpertGroup& group, const ExpertLimits& limits)
@@ -134,40 +135,53 @@ public:
           part_choices_(part_rows_.size()),
           crossing_(ranks_),
           forwarded_(ranks_),
+          first_of_(ranks_),
           chosen_(part_rows_.size()),
-          receivers_of_(ranks_) {
+          parts_(static_cast<std::size_t>(group.choices)),
+          goes_to_(ranks_),
+          forwards_(ranks_) {
+        for (int expert = 0; expert < group.experts; ++expert)
+            part_of_.push_back(expert / (group.experts / group.degrees.ep));
         drafts_.emplace_back(ranks_);
     }
 
-    /// Adds a row: the `local`-th of rank `source`, and the `row`-th of the group.
-    void add(int source, std::int32_t local, std::int32_t row, std::span<const std::int32_t> choices) {
-        route(source, choices);
-        if (!fits(source)) {
+    /// Later rows are those of rank `source`.
+    void begin_source(int source) {
+        source_ = source;
+        for (std::size_t to = 0; to < ranks_; ++to)
+            first_of_[to] = group_.first_receiver(source, static_cast<int>(to));
+    }
+
+    /// Adds a row: the `local`-th of the source, and the `row`-th of the group.
+    void add(std::int32_t local, std::int32_t row, std::span<const std::int32_t> choices) {
+        find_parts(choices);
+        find_firsts();
+        if (!fits()) {
             for (auto* load : {&part_rows_, &part_choices_, &crossing_, &forwarded_})
                 std::fill(load->begin(), load->end(), 0);
             drafts_.emplace_back(ranks_);
         }
-        for (std::size_t part = 0; part < chosen_.size(); ++part) {
-            part_rows_[part] += chosen_[part] > 0;
-            part_choices_[part] += chosen_[part];
+        for (const int part : parts()) {
+            ++part_rows_[at(part)];
+            part_choices_[at(part)] += chosen_[at(part)];
         }
-        RoundDraft& draft = drafts_.back();
-        for (const int first : firsts_) {
-            const auto at = static_cast<std::size_t>(first);
-            if (crosses(source, first)) {
-                ++crossing_[at];
-                forwarded_[at] += forwards(first);
+        if (group_.by_nodes())
+            for (const int first : firsts_) {
+                if (!crosses(first)) continue;
+                ++crossing_[at(first)];
+                forwarded_[at(first)] += forwards_[at(first)];
             }
-            if (source == group_.rank) draft.first_sent[at].push_back(local);
-            if (first == group_.rank) arrive(draft, source, row);
-            const std::vector<int>& receivers = receivers_of_[at];
-            if (first != group_.rank &&
-                std::find(receivers.begin(), receivers.end(), group_.rank) != receivers.end())
-                draft.second_received[at].push_back(row);
-        }
+        RoundDraft& draft = drafts_.back();
+        if (source_ == group_.rank)
+            for (const int first : firsts_) draft.first_sent[at(first)].push_back(local);
+        const bool for_here = chosen_[at(group_.rank / group_.degrees.etp)] > 0;
+        if (group_.by_nodes() ? goes_to_[at(group_.rank)] != 0 : for_here) arrive(draft, row);
+        const int first = first_of_[at(group_.rank)];
+        if (for_here && first != group_.rank) draft.second_received[at(first)].push_back(row);
     }
 
-    std::vector<ExpertRound> rounds(std::int64_t local_rows) const {
+    /// `choice`: of all rows of the group.
+    std::vector<ExpertRound> rounds(std::int64_t local_rows, std::span<const std::int32_t> choice) const {
         std::vector<ExpertRound> rounds;
         for (const RoundDraft& draft : drafts_) {
             ExpertRound& round = rounds.emplace_back();
@@ -186,69 +200,85 @@ public:
                 }
             }
             round.rows = std::ssize(round.received);
+            round.choices.reserve(round.received.size() * static_cast<std::size_t>(group_.choices));
+            for (const std::int32_t row : round.received) {
+                const auto of_row = choice.begin() + std::int64_t{row} * group_.choices;
+                round.choices.insert(round.choices.end(), of_row, of_row + group_.choices);
+            }
         }
         return rounds;
     }
 
 private:
-    bool crosses(int source, int first) const {
-        return group_.by_nodes() && group_.nodes.of(source) != group_.nodes.of(first);
-    }
-    /// To how many other ranks `first` forwards the present row.
-    std::int64_t forwards(int first) const {
-        const std::vector<int>& receivers = receivers_of_[static_cast<std::size_t>(first)];
-        return std::ssize(receivers) - std::count(receivers.begin(), receivers.end(), first);
-    }
-    /// Finds out who gets the present row.
-    void route(int source, std::span<const std::int32_t> choices) {
-        for (const int first : firsts_) receivers_of_[static_cast<std::size_t>(first)].clear();
-        firsts_.clear();
-        std::fill(chosen_.begin(), chosen_.end(), 0);
-        const int etp = group_.degrees.etp;
+    static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+    bool crosses(int first) const { return group_.nodes.of(source_) != group_.nodes.of(first); }
+    /// Finds out which parts of the experts get the present row.
+    void find_parts(std::span<const std::int32_t> choices) {
+        for (const int part : parts()) chosen_[at(part)] = 0;
+        parts_found_ = 0;
         for (const std::int32_t expert : choices) {
             MAESTRO_CHECK(expert >= 0 && expert < group_.experts, "expert {} of {}", expert, group_.experts);
-            const int part = expert / (group_.experts / group_.degrees.ep);
-            if (++chosen_[static_cast<std::size_t>(part)] > 1) continue;  // its ranks get the row already
-            for (int to = part * etp; to < (part + 1) * etp; ++to) {
-                const int first = group_.first_receiver(source, to);
-                std::vector<int>& receivers = receivers_of_[static_cast<std::size_t>(first)];
-                if (receivers.empty()) firsts_.push_back(first);
-                receivers.push_back(to);
-            }
+            const int part = part_of_[at(expert)];
+            parts_[parts_found_] = part;
+            parts_found_ += ++chosen_[at(part)] == 1;  // without a branch, which could not be predicted
         }
     }
-    bool fits(int source) const {
-        for (std::size_t part = 0; part < chosen_.size(); ++part)
-            if (chosen_[part] > 0 && (part_rows_[part] + 1 > limits_.rows ||
-                                      part_choices_[part] + chosen_[part] > limits_.choices))
+    /// Finds out to which ranks it goes first. Within a node only its source needs to know.
+    void find_firsts() {
+        for (const int first : firsts_) goes_to_[at(first)] = 0;
+        firsts_.clear();
+        if (!group_.by_nodes() && source_ != group_.rank) return;
+        const int etp = group_.degrees.etp;
+        for (const int part : parts())
+            for (int to = part * etp; to < (part + 1) * etp; ++to) {
+                const int first = first_of_[at(to)];
+                if (!goes_to_[at(first)]) {
+                    goes_to_[at(first)] = 1;
+                    forwards_[at(first)] = 0;
+                    firsts_.push_back(first);
+                }
+                forwards_[at(first)] += first != to;
+            }
+    }
+    std::span<const int> parts() const { return {parts_.data(), parts_found_}; }
+    bool fits() const {
+        for (const int part : parts())
+            if (part_rows_[at(part)] + 1 > limits_.rows ||
+                part_choices_[at(part)] + chosen_[at(part)] > limits_.choices)
                 return false;
-        return std::none_of(firsts_.begin(), firsts_.end(), [&](int first) {
-            const auto at = static_cast<std::size_t>(first);
-            return crosses(source, first) && (crossing_[at] + 1 > limits_.crossing ||
-                                              forwarded_[at] + forwards(first) > limits_.forwarded);
+        return !group_.by_nodes() || std::none_of(firsts_.begin(), firsts_.end(), [&](int first) {
+            return crosses(first) && (crossing_[at(first)] + 1 > limits_.crossing ||
+                                      forwarded_[at(first)] + forwards_[at(first)] > limits_.forwarded);
         });
     }
     /// The present row comes here in the first hop.
-    void arrive(RoundDraft& draft, int source, std::int32_t row) const {
+    void arrive(RoundDraft& draft, std::int32_t row) const {
         const auto place = static_cast<std::int32_t>(draft.arrived++);
-        ++draft.first_receive_rows[static_cast<std::size_t>(source)];
-        for (const int to : receivers_of_[static_cast<std::size_t>(group_.rank)])
-            if (to == group_.rank) {
-                draft.kept.push_back(place);
-                draft.kept_rows.push_back(row);
-            } else {
-                draft.second_sent[static_cast<std::size_t>(to)].push_back(place);
+        ++draft.first_receive_rows[at(source_)];
+        const int etp = group_.degrees.etp;
+        for (const int part : parts())
+            for (int to = part * etp; to < (part + 1) * etp; ++to) {
+                if (first_of_[at(to)] != group_.rank) continue;
+                if (to == group_.rank) {
+                    draft.kept.push_back(place);
+                    draft.kept_rows.push_back(row);
+                } else {
+                    draft.second_sent[at(to)].push_back(place);
+                }
             }
     }
     /// A hop without what this rank receives.
     ExpertHop hop(const std::vector<std::vector<std::int32_t>>& sent, std::int64_t rows) const {
         ExpertHop hop;
-        hop.place.assign(static_cast<std::size_t>(rows) * ranks_, -1);
+        const auto columns = static_cast<std::size_t>(group_.most_receivers());
+        hop.place.assign(static_cast<std::size_t>(rows) * columns, -1);
+        std::vector<std::size_t> receivers(static_cast<std::size_t>(rows), 0);  // of each row so far
         for (std::size_t to = 0; to < ranks_; ++to) {
             hop.send_rows.push_back(std::ssize(sent[to]));
             for (const std::int32_t row : sent[to]) {
-                hop.place[static_cast<std::size_t>(row) * ranks_ + to] =
-                    static_cast<std::int32_t>(hop.sent.size());
+                const auto at = static_cast<std::size_t>(row);
+                MAESTRO_CHECK(receivers[at] < columns, "row {} is sent to more than {} ranks", row, columns);
+                hop.place[at * columns + receivers[at]++] = static_cast<std::int32_t>(hop.sent.size());
                 hop.sent.push_back(row);
             }
         }
@@ -258,13 +288,19 @@ private:
     const ExpertGroup& group_;
     const ExpertLimits& limits_;
     std::size_t ranks_;
+    std::vector<int> part_of_;  ///< of the experts: which part each belongs to
     // Of the round that is being filled, by part of the experts or by rank.
     std::vector<std::int64_t> part_rows_, part_choices_, crossing_, forwarded_;
-    // Of the present row: choices by part of the experts; to which ranks it goes first, and from each of them
-    // to which.
+    int source_ = 0;
+    std::vector<int> first_of_;  ///< to which rank the source sends rows for each rank
+    // Of the present row: choices by part of the experts, and the parts with any; whether it goes to a rank
+    // first, and these ranks; to how many others each of them forwards it.
     std::vector<std::int64_t> chosen_;
+    std::vector<int> parts_;
+    std::size_t parts_found_ = 0;
+    std::vector<char> goes_to_;
     std::vector<int> firsts_;
-    std::vector<std::vector<int>> receivers_of_;
+    std::vector<std::int64_t> forwards_;
     std::vector<RoundDraft> drafts_;
 };
 
@@ -279,11 +315,13 @@ std::vector<ExpertRound> plan_expert_rounds(const ExpertGroup& group, std::span<
         "{} choices of the rows of {} ranks", choice.size(), rows.size());
     RoundPlanner planner(group, limits);
     std::size_t row = 0;
-    for (std::size_t source = 0; source < rows.size(); ++source)
+    for (std::size_t source = 0; source < rows.size(); ++source) {
+        planner.begin_source(static_cast<int>(source));
         for (std::int64_t local = 0; local < rows[source]; ++local, ++row)
-            planner.add(static_cast<int>(source), static_cast<std::int32_t>(local),
-                        static_cast<std::int32_t>(row), choice.subspan(row * k, k));
-    return planner.rounds(rows[static_cast<std::size_t>(group.rank)]);
+            planner.add(static_cast<std::int32_t>(local), static_cast<std::int32_t>(row),
+                        choice.subspan(row * k, k));
+    }
+    return planner.rounds(rows[static_cast<std::size_t>(group.rank)], choice);
 }
 
 ExpertRound expected_expert_round(const ExpertGroup& group, std::span<const std::int64_t> rows) {

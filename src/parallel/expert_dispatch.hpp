@@ -10,6 +10,7 @@
 // received rows of experts that this rank has.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -47,6 +48,8 @@ struct ExpertGroup {
         const std::int64_t each = experts / degrees.ep;
         return {r / degrees.etp * each, (r / degrees.etp + 1) * each};
     }
+    /// Returns to how many ranks one rank sends a row at most.
+    int most_receivers() const { return std::min(degrees.ranks(), choices * degrees.etp); }
     /// Returns the rank to which rank `from` sends a row for rank `to`: `to` itself, or its proxy.
     int first_receiver(int from, int to) const;
     /// Returns the share of rows that are sent to a rank, or to a node, if all choices are equally likely:
@@ -75,7 +78,8 @@ ExpertLimits expert_limits(const ExpertGroup& group, std::span<const std::int64_
 struct ExpertHop {
     std::vector<std::int64_t> send_rows, receive_rows;  ///< by rank of the group
     std::vector<std::int32_t> sent;  ///< which of the rows that this rank has, in the order of receivers
-    /// [rows, ranks]: the place of a row in `sent` for each receiver; -1: it is not sent there.
+    /// [rows, ExpertGroup::most_receivers()]: the places of a row in `sent`, in the order of receivers; -1
+    /// for those that are fewer.
     std::vector<std::int32_t> place;
     std::int64_t rows_sent() const;
     std::int64_t rows_received() const;
@@ -93,7 +97,8 @@ struct ExpertRound {
     /// bring them: in the order of ranks those of the first, or across nodes of those that are kept, then
     /// those of the second.
     std::vector<std::int32_t> received = {};
-    std::int64_t rows = 0;  ///< M
+    std::vector<std::int32_t> choices = {};  ///< [M, k]: of these rows
+    std::int64_t rows = 0;                   ///< M
 };
 /// Divides the exchange into rounds, the same number on all ranks of the group, at least one. All receivers
 /// of a row get it in the same round. `choice` is the table of all ranks' rows, [sum of rows, k]; rows[r] are

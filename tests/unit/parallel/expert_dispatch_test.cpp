@@ -86,8 +86,10 @@ ByRank play(const std::vector<const ExpertHop*>& hops, const ByRank& numbers) {
     return received;
 }
 
-/// Plays the way back: results[r] are those of what rank r has received. Adds them to sums.
-void play_back(const std::vector<const ExpertHop*>& hops, const ByRank& results, ByRank& sums) {
+/// Plays the way back: results[r] are those of what rank r has received. Adds them to sums. A row has been
+/// sent to at most `most` ranks.
+void play_back(const std::vector<const ExpertHop*>& hops, std::size_t most, const ByRank& results,
+               ByRank& sums) {
     const std::size_t ranks = hops.size();
     ByRank back(ranks);
     for (std::size_t to = 0; to < ranks; ++to)
@@ -98,10 +100,10 @@ void play_back(const std::vector<const ExpertHop*>& hops, const ByRank& results,
                 back[to].push_back(results[from].at(static_cast<std::size_t>(i)));
         }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-        ASSERT_EQ(hops[rank]->place.size(), sums[rank].size() * ranks);
+        ASSERT_EQ(hops[rank]->place.size(), sums[rank].size() * most);
         for (std::size_t i = 0; i < hops[rank]->place.size(); ++i)
             if (const std::int32_t at = hops[rank]->place[i]; at >= 0)
-                sums[rank][i / ranks] += back[rank].at(static_cast<std::size_t>(at));
+                sums[rank][i / most] += back[rank].at(static_cast<std::size_t>(at));
     }
 }
 
@@ -116,6 +118,7 @@ double result_of(double row, std::size_t rank) {
 void check_rounds(const Routing& r, const ExpertLimits& limits) {
     const auto ranks = static_cast<std::size_t>(r.group.degrees.ranks());
     const auto k = static_cast<std::size_t>(r.group.choices);
+    const auto most = static_cast<std::size_t>(r.group.most_receivers());
     const collective::Nodes& nodes = r.group.nodes;
     const bool by_nodes = r.group.by_nodes();
     std::vector<std::vector<ExpertRound>> of_rank;
@@ -164,6 +167,12 @@ void check_rounds(const Routing& r, const ExpertLimits& limits) {
             ASSERT_EQ(at_experts[rank],
                       std::vector<double>(round[rank]->received.begin(), round[rank]->received.end()));
             ASSERT_EQ(round[rank]->rows, std::ssize(at_experts[rank]));
+            std::vector<std::int32_t> choices_of_rows;
+            for (const std::int32_t row : round[rank]->received) {
+                const auto begin = r.choice.begin() + row * static_cast<std::ptrdiff_t>(k);
+                choices_of_rows.insert(choices_of_rows.end(), begin, begin + static_cast<std::ptrdiff_t>(k));
+            }
+            ASSERT_EQ(round[rank]->choices, choices_of_rows);
             ASSERT_LE(std::ssize(at_experts[rank]), limits.rows);
             std::int64_t choices = 0, crossed = 0;
             for (const double row : at_experts[rank]) choices += has_choice(row, rank);
@@ -196,10 +205,10 @@ void check_rounds(const Routing& r, const ExpertLimits& limits) {
                     landed_results[rank].push_back(at < 0 ? 0 : results[rank].at(at));
                 of_second[rank].assign(results[rank].begin() + kept, results[rank].end());
             }
-            play_back(second, of_second, landed_results);
+            play_back(second, most, of_second, landed_results);
             results = landed_results;
         }
-        play_back(first, results, sums);
+        play_back(first, most, results, sums);
     }
     for (const auto& [row_and_node, times] : crossings)
         ASSERT_TRUE(times == 1 || !by_nodes) << row_and_node.first;
