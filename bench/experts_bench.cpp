@@ -1,7 +1,8 @@
 // The MLP of a mixture of 64 experts, of which each token uses 8, beside a dense MLP of equal active size.
 // "layer": forward and backward of the blocks of a transformer with norm, router and residual connection.
 // "MLP": gate_up, SwiGLU and down alone, with rows that are already sorted by expert, each as likely as any
-// other. Both sides are measured in turn, and the fastest round counts.
+// other. Both sides are measured in turn, and the fastest round counts. "plan": what every rank of a group
+// that shares experts does for the rows of the whole group in each layer, while its device waits.
 //     experts_bench [WIDTH HIDDEN TOKENS fp32|bf16 THREADS [ROUNDS]]
 // HIDDEN: channels of an expert. Without arguments: a list of sizes.
 #include <fmt/core.h>
@@ -36,13 +37,20 @@ struct Sizes {
     int threads = 1, rounds = 7;
 };
 
+/// The experts of each token, [tokens, kChosen].
+std::vector<std::int32_t> random_choices(std::int64_t tokens) {
+    std::vector<std::int32_t> choices;
+    for (std::int64_t token = 0; token < tokens; ++token) {
+        const auto experts = Random(1, "token " + std::to_string(token)).permutation(kExperts);
+        for (std::size_t i = 0; i < kChosen; ++i) choices.push_back(static_cast<std::int32_t>(experts[i]));
+    }
+    return choices;
+}
+
 /// The number of the first row of each expert, and that of all rows.
 std::vector<std::int64_t> random_routing(std::int64_t tokens) {
     std::vector<std::int64_t> begin(kExperts + 1);
-    for (std::int64_t token = 0; token < tokens; ++token) {
-        const auto experts = Random(1, "token " + std::to_string(token)).permutation(kExperts);
-        for (std::size_t i = 0; i < kChosen; ++i) ++begin[static_cast<std::size_t>(experts[i]) + 1];
-    }
+    for (const std::int32_t expert : random_choices(tokens)) ++begin[static_cast<std::size_t>(expert) + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
     return begin;
 }
@@ -264,6 +272,27 @@ void measure(const Sizes& s) {
     fmt::print("\n");
 }
 
+/// `ranks` share the experts, eight on each node.
+void measure_plan(int ranks) {
+    constexpr std::int64_t kTokens = 65536;
+    std::vector<int> nodes(static_cast<std::size_t>(ranks));
+    for (std::size_t rank = 0; rank < nodes.size(); ++rank) nodes[rank] = static_cast<int>(rank) / 8;
+    const parallel::ExpertGroup group{
+        {.ep = ranks, .etp = 1}, 0, kExperts, kChosen, collective::Nodes(nodes)};
+    const std::vector<std::int64_t> rows(nodes.size(), kTokens / ranks);
+    const std::vector<std::int32_t> choices = random_choices(kTokens);
+    double least_s = std::numeric_limits<double>::infinity();
+    std::size_t rounds = 0;
+    for (int i = 0; i < 7; ++i) {
+        const auto start = Clock::now();
+        rounds =
+            parallel::plan_expert_rounds(group, rows, choices, parallel::expert_limits(group, rows)).size();
+        least_s = std::min(least_s, seconds_since(start));
+    }
+    fmt::print("plan: {} tokens of {} ranks, {} per node: {:.1f} ms, {} round{}\n", kTokens, ranks,
+               std::min(ranks, 8), 1e3 * least_s, rounds, rounds == 1 ? "" : "s");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -280,6 +309,7 @@ int main(int argc, char** argv) {
                      .rounds = argc > 6 ? std::stoi(argv[6]) : 7});
             return 0;
         }
+        for (const int ranks : {8, 64}) measure_plan(ranks);
         for (const DType type : {DType::f32, DType::bf16})
             for (const int threads : {1, 2})
                 for (const std::int64_t width : {512, 1024})
