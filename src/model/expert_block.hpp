@@ -5,8 +5,8 @@
 //
 // Where the ranks of a group share the experts (Axis::ep), rows travel to them and their results back
 // (parallel/expert_dispatch.hpp). Nothing that arrives is kept: backward sends the rows again, with their
-// gradients, and computes the first linear layer again. The memory of a rank thus does not depend on what the
-// router chooses.
+// gradients, and computes the first linear layer again. The memory that a rank needs for tensors thus does
+// not depend on what the router chooses.
 //
 // Shape letters as in transformer.hpp; R = `local` rows, E experts, k choices of a row, M rows of which the
 // experts of this rank get at least one choice, N such choices, I hidden channels of an expert on this rank,

@@ -25,8 +25,7 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
         on_cluster.cluster = cluster;
         const CostModel model(on_cluster, table, probes, [&](int stage) {
             parallel::MeshLinks of_stage = links;
-            const std::vector<std::vector<int>> nodes = expert_nodes_of(scenario, stage);
-            if (!nodes.empty()) of_stage.expert_nodes = nodes.front();
+            of_stage.expert_nodes = widest_expert_nodes_of(scenario, stage);
             return of_stage;
         });
         for (const std::int64_t id : ids) {

@@ -114,6 +114,11 @@ std::vector<std::vector<int>> expert_nodes_of(const Scenario& scenario, int stag
     return found;
 }
 
+std::vector<int> widest_expert_nodes_of(const Scenario& scenario, int stage) {
+    const std::vector<std::vector<int>> nodes = expert_nodes_of(scenario, stage);
+    return nodes.empty() ? std::vector<int>() : nodes.front();
+}
+
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
     if (!scenario.cluster) return {};
     const config::Cluster& cluster = *scenario.cluster;
@@ -135,7 +140,6 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             }
         }
     const std::vector<int> ranks = ranks_of_stage(s, pp);
-    const std::vector<std::vector<int>> expert_nodes = expert_nodes_of(scenario, stage);
     const auto cost = [](const config::Link& link) {
         const config::Link collective = link.of_collectives();
         return parallel::LinkCost{collective.latency_s, collective.bandwidth};
@@ -147,15 +151,14 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             .data_nodes = data_nodes_of(cluster, ranks, l.tp),
             .network = cost(cluster.network),
             .ep = cost(cluster.node),
-            .expert_nodes = expert_nodes.empty() ? std::vector<int>() : expert_nodes.front(),
+            .expert_nodes = widest_expert_nodes_of(scenario, stage),
             .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks())};
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {
     parallel::MeshLinks links = mesh_links_of(scenario, stage);
     // Without a cluster file the job knows its nodes as well, and a rank may forward rows within its own.
-    if (const auto nodes = expert_nodes_of(scenario, stage); !nodes.empty())
-        links.expert_nodes = nodes.front();
+    links.expert_nodes = widest_expert_nodes_of(scenario, stage);
     return parallel::make_meta_mesh(rank, mesh_shape_of(scenario, stage), links);
 }
 

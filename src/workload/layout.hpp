@@ -29,6 +29,8 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage);
 /// placement of a group, those over more nodes first. Empty where no ranks share experts, or where the nodes
 /// are not known.
 std::vector<std::vector<int>> expert_nodes_of(const Scenario& scenario, int stage);
+/// Returns the first of these lists, by which costs and traffic are computed. Empty where there is none.
+std::vector<int> widest_expert_nodes_of(const Scenario& scenario, int stage);
 /// Returns the meta mesh of rank `rank` of the stage.
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank = 0);
 /// Whether embeddings enter a section whose replicas have several ranks. Only then does the sample table need
