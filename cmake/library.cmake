@@ -8,6 +8,19 @@ if(MAESTRO_SANITIZE)
     target_link_options(maestro_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
+if(MAESTRO_UNITY)
+    # In a unity build g++ takes the unnamed namespaces of the sources for those of a header.
+    target_compile_options(maestro_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
+
+# With MAESTRO_UNITY the sources of `target` are compiled in batches. The libraries are position-independent code, in which g++ does not
+# inline a function of one source in another (it might be interposed): results are those of a build of single sources.
+function(maestro_unity target)
+    if(MAESTRO_UNITY)
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    endif()
+endfunction()
+
 # Each folder gets a separate include directory, which contains nothing but a link to the folder: a target finds the headers of
 # what it links (and of what those link) and no others. Sets `include_directory`.
 function(maestro_include_directory name folder place)
@@ -46,6 +59,7 @@ function(maestro_library folder)
         list(FILTER sources EXCLUDE REGEX "${MAESTRO_LEFT_OUT}")
     endif()
     add_library(maestro_${name} STATIC ${sources})
+    maestro_unity(maestro_${name})
     target_include_directories(maestro_${name} PUBLIC ${include_directory})
     target_link_libraries(maestro_${name} PUBLIC ${ARGN} PRIVATE maestro_flags)
 endfunction()

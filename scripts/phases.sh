@@ -89,8 +89,8 @@ want_python_packages() {
     echo "$*" >"$folder/packages.txt"
 }
 
-# build OPTION...: configures and builds the preset cpu-release.
+# build OPTION...: configures and builds the preset cpu-release, with what makes a first build faster.
 build() {
-    cmake --preset cpu-release "$@"
+    cmake --preset cpu-release -DMAESTRO_PCH=ON -DMAESTRO_UNITY=ON "$@"
     cmake --build --preset cpu-release --parallel "$cores"
 }

@@ -33,7 +33,7 @@ phase "packages"
 need_packages build
 
 phase "build"
-build -DMAESTRO_TESTS=OFF -DMAESTRO_BENCH=OFF -DMAESTRO_PCH=ON # precompiled headers make a first build a third faster
+build -DMAESTRO_TESTS=OFF -DMAESTRO_BENCH=OFF
 
 phase "data"
 python3 scripts/data/make_all.py --large # all files that the decks of inputs/ name

@@ -1,25 +1,40 @@
 #!/usr/bin/env bash
 # Builds the program and its tests, and runs them.
-#   scripts/test.sh                    every capability once, in about three times what scripts/quickstart.sh takes
-#   scripts/test.sh --all              also the tests labelled `nightly`, and a quarter of the mutants (another for each commit)
-#   scripts/test.sh --all --mutants    all mutants
+#   scripts/test.sh                   every capability once
+#   scripts/test.sh --share [K]       also a fifth of the tests labelled `nightly` and of the mutants: share K, from 1 to 5, or the
+#                                     one that the checked-out commit chooses
+#   scripts/test.sh --all             also all nightly tests, and a fifth of the mutants
+#   scripts/test.sh --all --mutants   also all mutants
 # Other arguments go to ctest: `scripts/test.sh -L unit` runs the unit tests alone. The Python tests run in any case.
 set -euo pipefail
 
-nightly=OFF
-mutant_shares=4
-arguments=()
-for argument in "$@"; do
-    case $argument in
-        --all) nightly=ON ;;
-        --mutants) mutant_shares=1 ;;
-        *) arguments+=("$argument") ;;
-    esac
-done
-if [[ $mutant_shares == 1 && $nightly == OFF ]]; then
-    echo "usage: scripts/test.sh [--all [--mutants]] [ARGUMENT OF CTEST ...]" >&2
+usage() {
+    echo "usage: scripts/test.sh [--share [1-5] | --all [--mutants]] [ARGUMENT OF CTEST ...]" >&2
     exit 64
-fi
+}
+
+shares=5
+kind=quick
+share=""
+mutants=share
+arguments=()
+while (($#)); do
+    case $1 in
+        --all) kind=all ;;
+        --share)
+            kind=share
+            if [[ ${2:-} =~ ^[1-5]$ ]]; then
+                share=$2
+                shift
+            fi
+            ;;
+        --mutants) mutants=all ;;
+        *) arguments+=("$1") ;;
+    esac
+    shift
+done
+if [[ $mutants == all && $kind != all ]]; then usage; fi
+nightly=$([[ $kind == quick ]] && echo OFF || echo ON)
 source "$(dirname "${BASH_SOURCE[0]}")/phases.sh"
 
 phase "packages"
@@ -36,8 +51,7 @@ if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\
     want_python_packages build/cudnn/python "cuDNN's attention and its tests" nvidia-cudnn-frontend==1.32.0
 fi
 phase "build"
-build -DMAESTRO_TESTS=ON -DMAESTRO_NIGHTLY=$nightly -DMAESTRO_BENCH=$nightly -DMAESTRO_MUTANT_SHARES=$mutant_shares \
-    -DMAESTRO_PCH=ON "${gpus[@]}"
+build -DMAESTRO_TESTS=ON -DMAESTRO_NIGHTLY=$nightly -DMAESTRO_BENCH=$nightly "${gpus[@]}"
 
 # The tests start MPI about a thousand times, always on one host. Open MPI's `cm` looks for networks that match messages
 # in hardware (PSM, OFI), which takes half of a start.
@@ -45,6 +59,16 @@ export OMPI_MCA_pml=${OMPI_MCA_pml:-^cm}
 # mpirun makes a directory for all runs of the user on this host and removes it when it is empty. One of two that make it
 # at the same moment fails ("File exists"), so it is kept.
 mkdir -p "${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/kept"
+
+# The share of this commit, which tests of pytest and of mutants find in the environment.
+if [[ -z $share ]]; then share=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % shares + 1)); fi
+if [[ $kind != quick && $mutants == share ]]; then export MAESTRO_MUTANT_SHARE=$share/$shares; fi
+if [[ $kind == share ]]; then
+    export MAESTRO_NIGHTLY_SHARE=$share/$shares
+    mapfile -t left_out < <(tests/support/other_shares.py build/cpu-release "$share" "$shares")
+    arguments+=(-E "^($(IFS='|' && echo "${left_out[*]}"))\$")
+    echo "share $share of $shares of the nightly tests"
+fi
 
 # If one kind fails, the other still runs: the report should be complete.
 failed=0

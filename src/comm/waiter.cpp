@@ -22,7 +22,7 @@ constexpr double kMinSleepS = 50e-6;
 constexpr double kMaxSleepS = 200e-6;
 constexpr double kLongWaitS = 0.25;  // longer waits are reported to the watchdog, once a second
 constexpr double kReportS = 1.0;
-constexpr double kPollEveryS = 1e-3;
+constexpr double kWaiterPollS = 1e-3;
 // How long a roll call lasts at most: even with Patience it ends before the watchdog fires, which leaves a
 // rank that waits 8 s.
 constexpr double kMaxRollCallS = 2.0;
@@ -100,7 +100,7 @@ bool Waiter::poll() {
 }
 
 void Waiter::sleep_until(double time_s) {
-    while (poll() && now_s() + kPollEveryS < time_s) comm::sleep_until(now_s() + kPollEveryS);
+    while (poll() && now_s() + kWaiterPollS < time_s) comm::sleep_until(now_s() + kWaiterPollS);
     comm::sleep_until(time_s);
 }
 

@@ -13,10 +13,10 @@ namespace {
 
 static_assert(sizeof(PictureSize) == 8);
 
-constexpr std::array<std::string_view, 7> kMembers{"sample_offsets", "picture_offsets", "picture_shape",
-                                                   "pixel_offsets",  "checksum",        "loss_weight",
-                                                   "pixel_checksum"};
-constexpr std::size_t kMembersOfVersion1 = 5;
+constexpr std::array<std::string_view, 7> kIndexMembers{"sample_offsets", "picture_offsets", "picture_shape",
+                                                        "pixel_offsets",  "checksum",        "loss_weight",
+                                                        "pixel_checksum"};
+constexpr std::size_t kIndexMembersOfVersion1 = 5;
 constexpr std::size_t kElementsPerBeat = 1 << 20;
 
 /// Calls visit(i) for i in [begin, end), with a beat now and then.
@@ -33,8 +33,9 @@ void for_each_index(std::size_t begin, std::size_t end, Pulse& pulse, Visit&& vi
 SampleIndex::SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
                          std::int64_t tokens, std::int64_t pixels, Pulse& pulse) {
     const bool first_version = header.version == 1;
-    container.expect_group("/index",
-                           std::span(kMembers).first(first_version ? kMembersOfVersion1 : kMembers.size()));
+    container.expect_group(
+        "/index",
+        std::span(kIndexMembers).first(first_version ? kIndexMembersOfVersion1 : kIndexMembers.size()));
     const auto load = [&]<class T>(std::string_view name, Element element, std::vector<T>& values,
                                    int columns = 0) {
         const Extent extent = container.array(name, element, columns);

@@ -84,10 +84,10 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
 namespace {
 
 /// What a rank reads at a time of a file, and the share that it is given of one.
-constexpr std::uint64_t kBlock = 16 << 20;
+constexpr std::uint64_t kReadBlock = 16 << 20;
 
 std::uint64_t blocks_of(const ManifestEntry& entry) {
-    return std::max<std::uint64_t>(1, (entry.bytes + kBlock - 1) / kBlock);
+    return std::max<std::uint64_t>(1, (entry.bytes + kReadBlock - 1) / kReadBlock);
 }
 
 std::string other_size(const fs::path& path, std::uint64_t found, std::uint64_t due) {
@@ -102,7 +102,7 @@ std::string damage_of_blocks(const fs::path& path, const ManifestEntry& entry, s
                              std::uint64_t end, std::uint64_t& hash, Pulse& pulse) {
     pulse.doing(fmt::format("reading {} to compare its checksum", path.string()));
     const storage::Descriptor file = storage::open_to_read(path);
-    const std::uint64_t from = begin * kBlock, to = std::min(end * kBlock, entry.bytes);
+    const std::uint64_t from = begin * kReadBlock, to = std::min(end * kReadBlock, entry.bytes);
     AdHash sum;
     storage::add_to_hash(path, file, from, to - from, sum, pulse);
     if (const std::uint64_t found = storage::size_of(path, file); found != entry.bytes)

@@ -10,16 +10,16 @@ namespace maestro::ops {
 
 namespace {
 
-constexpr std::int64_t kBlock = 256;  ///< columns that a row is processed by, with sums on the stack
+constexpr std::int64_t kColumns = 256;  ///< columns that a row is processed by, with sums on the stack
 
 /// Calls body(begin, count) for the blocks of a row's columns.
 template <class Body>
-void for_each_block(std::int64_t columns, Body&& body) {
-    for (std::int64_t begin = 0; begin < columns; begin += kBlock)
-        body(begin, std::min(columns - begin, kBlock));
+void for_each_stack_block(std::int64_t columns, Body&& body) {
+    for (std::int64_t begin = 0; begin < columns; begin += kColumns)
+        body(begin, std::min(columns - begin, kColumns));
 }
 
-void check(const Tensor& gate_up, const Tensor& weight, const Tensor& y) {
+void check_rows(const Tensor& gate_up, const Tensor& weight, const Tensor& y) {
     MAESTRO_CHECK(gate_up.columns() == 2 * y.columns() && gate_up.rows() == y.rows() &&
                       gate_up.dtype == y.dtype && weight.size() == y.rows() &&
                       weight.dtype == accumulate_type(y.dtype),
@@ -47,8 +47,8 @@ void sum_rows(backend::Backend& b, const Tensor& rows, const Tensor& position, c
                 const T* in = rows.as<T>();
                 T* out = sum.as<T>();
                 parallel_for(sum.rows(), columns * (k + 1), [&](std::int64_t r) {
-                    for_each_block(columns, [&](std::int64_t begin, std::int64_t count) {
-                        std::array<A, kBlock> total{};
+                    for_each_stack_block(columns, [&](std::int64_t begin, std::int64_t count) {
+                        std::array<A, kColumns> total{};
                         for (std::int64_t j = 0; j < k; ++j) {
                             if (at[r * k + j] < 0) continue;
                             const T* row = in + at[r * k + j] * columns + begin;
@@ -65,7 +65,7 @@ void sum_rows(backend::Backend& b, const Tensor& rows, const Tensor& position, c
 }
 
 void weighted_swiglu(backend::Backend& b, const Tensor& gate_up, const Tensor& weight, const Tensor& y) {
-    check(gate_up, weight, y);
+    check_rows(gate_up, weight, y);
     const std::int64_t width = y.columns();
     b.launch(
         {9.0 * static_cast<double>(y.size()), 3.0 * static_cast<double>(y.bytes())},
@@ -93,7 +93,7 @@ void weighted_swiglu(backend::Backend& b, const Tensor& gate_up, const Tensor& w
 
 void weighted_swiglu_backward(backend::Backend& b, const Tensor& dy, const Tensor& gate_up,
                               const Tensor& weight, const Tensor& dgate_up, const Tensor& d_weight) {
-    check(gate_up, weight, dy);
+    check_rows(gate_up, weight, dy);
     MAESTRO_CHECK(dgate_up.size() == gate_up.size() && dgate_up.dtype == gate_up.dtype &&
                       d_weight.size() == weight.size() && d_weight.dtype == weight.dtype,
                   "gate_up {}, dgate_up {}, weight {}, d_weight {}", gate_up.describe(), dgate_up.describe(),
@@ -111,13 +111,13 @@ void weighted_swiglu_backward(backend::Backend& b, const Tensor& dy, const Tenso
                 parallel_for(dy.rows(), width * 16, [&](std::int64_t r) {
                     const A factor = factors[r];
                     A sum = 0;
-                    for_each_block(width, [&](std::int64_t begin, std::int64_t count) {
+                    for_each_stack_block(width, [&](std::int64_t begin, std::int64_t count) {
                         const T* gradient = gradients + r * width + begin;
                         const T* gate = in + r * 2 * width + begin;
                         const T* up = gate + width;
                         T* d_gate = out + r * 2 * width + begin;
                         T* d_up = d_gate + width;
-                        std::array<A, kBlock> product;
+                        std::array<A, kColumns> product;
                         MAESTRO_INDEPENDENT
                         for (std::int64_t c = 0; c < count; ++c) {
                             const A x = static_cast<A>(gate[c]), u = static_cast<A>(up[c]), s = sigmoid(x),

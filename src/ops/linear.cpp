@@ -9,14 +9,14 @@ namespace maestro::ops {
 
 namespace {
 
-void check(const Tensor& x, const Tensor& w, const Tensor& y) {
+void check_linear(const Tensor& x, const Tensor& w, const Tensor& y) {
     MAESTRO_CHECK(x.rows() == y.rows() || x.size() == 0, "rows of x {} and y {}", x.describe(), y.describe());
     MAESTRO_CHECK(w.rank == 2 && w.columns() == x.columns() && w.dim(0) == y.columns(), "x {}, w {}, y {}",
                   x.describe(), w.describe(), y.describe());
 }
 
 backend::Backend::Gemm gemm_of(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
-    check(x, w, y);
+    check_linear(x, w, y);
     return {.a = x.data,
             .b = w.data,
             .y = y.data,
@@ -34,7 +34,7 @@ backend::Backend::Gemm gemm_of(const Tensor& x, const Tensor& w, const Tensor& y
 }
 
 backend::Backend::Gemm weight_gradient_of(const Tensor& dy, const Tensor& x, const Tensor& dw) {
-    check(x, dw, dy);
+    check_linear(x, dw, dy);
     return {.a = dy.data,
             .b = x.data,
             .y = dw.data,
@@ -108,7 +108,7 @@ void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, co
 
 void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,
                            bool accumulate) {
-    check(dx, w, dy);
+    check_linear(dx, w, dy);
     if (dx.size() == 0) return;
     b.gemm({.a = dy.data,
             .b = w.data,

@@ -7,7 +7,7 @@ namespace maestro::ops {
 
 namespace {
 
-void check(const Tensor& scores, const Tensor& choice, const Tensor& weight) {
+void check_routing(const Tensor& scores, const Tensor& choice, const Tensor& weight) {
     MAESTRO_CHECK(choice.rows() == scores.rows() && choice.columns() <= scores.columns() &&
                       choice.dtype == DType::i32 && weight.size() == choice.size() &&
                       weight.dtype == scores.dtype,
@@ -81,7 +81,7 @@ void route(backend::Backend& b, const Tensor& logits, const Tensor& bias, Router
                   "logits {}, scores {}", logits.describe(), scores.describe());
     MAESTRO_CHECK(bias.rank == 0 || (bias.size() == experts && bias.dtype == logits.dtype),
                   "logits {}, bias {}", logits.describe(), bias.describe());
-    check(scores, choice, weight);
+    check_routing(scores, choice, weight);
     b.launch(
         {8.0 * static_cast<double>(logits.size()),
          2.0 * static_cast<double>(logits.bytes()) + static_cast<double>(choice.bytes() + weight.bytes())},
@@ -116,7 +116,7 @@ void route_backward(backend::Backend& b, const Tensor& d_weight, const Tensor& s
     const std::int64_t rows = scores.rows(), experts = scores.columns(), k = choice.columns();
     MAESTRO_CHECK(d_logits.rows() == rows && d_logits.columns() == experts && d_logits.dtype == scores.dtype,
                   "scores {}, d_logits {}", scores.describe(), d_logits.describe());
-    check(scores, choice, d_weight);
+    check_routing(scores, choice, d_weight);
     b.launch(
         {static_cast<double>(scores.size()) + 9.0 * static_cast<double>(choice.size()),
          2.0 * static_cast<double>(scores.bytes()) + static_cast<double>(choice.bytes() + d_weight.bytes())},

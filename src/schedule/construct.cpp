@@ -20,7 +20,7 @@ double at(const std::vector<double>& values, int i) {
     return values[i];
 }
 
-struct Kinds {
+struct SamplesByWork {
     std::vector<int> heavy, light;  ///< samples with and without work in other sections
     bool bare = false;  ///< too few light samples to fill the time without inputs at the start and the end
 };
@@ -67,8 +67,8 @@ Change best_change(const Work& work, const std::vector<std::vector<int>>& on, co
     return found;
 }
 
-Kinds kinds_of(const Work& work) {
-    Kinds kinds;
+SamplesByWork samples_by_work(const Work& work) {
+    SamplesByWork kinds;
     for (int i = 0; i < work.items(); ++i) (work.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
     // With at least one text sample per replica, that sample runs while the first inputs are on their way.
     kinds.bare = static_cast<int>(kinds.light.size()) < work.replicas &&
@@ -124,7 +124,7 @@ Work measure(const Instance& instance, const MicroBatches& items) {
 
 std::vector<int> spread(const Work& work) {
     const int replicas = work.replicas;
-    auto [heavy, light, bare] = kinds_of(work);
+    auto [heavy, light, bare] = samples_by_work(work);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
     std::vector<int> replica_of(work.anchor_s.size(), 0);
     std::vector<double> load_s(replicas, 0.0);
@@ -163,7 +163,7 @@ std::vector<int> spread(const Work& work) {
 
 std::vector<std::vector<int>> orders(const Work& work) {
     const int replicas = work.replicas;
-    auto [heavy, light, bare] = kinds_of(work);
+    auto [heavy, light, bare] = samples_by_work(work);
     std::stable_sort(light.begin(), light.end(),
                      [&](int a, int b) { return at(work.anchor_s, a) > at(work.anchor_s, b); });
     // Text is last in every order: it is ready at any time, and would take the place of a sample whose

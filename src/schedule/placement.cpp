@@ -7,7 +7,7 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kRounding = 1e-9;
+constexpr double kTolerance = 1e-9;
 
 /// The stages that limit each section without a loss: items pass at their rate.
 std::vector<std::vector<int>> upstream_stages(const Instance& instance) {
@@ -62,7 +62,7 @@ std::vector<std::size_t> places(const std::vector<int>& heavy, std::vector<int> 
     double now = 0;
     std::size_t next = 0;
     for (const int item : heavy) {
-        for (; next < text.size() && now < times[item] * (1 - kRounding); ++next) now += cost[text[next]];
+        for (; next < text.size() && now < times[item] * (1 - kTolerance); ++next) now += cost[text[next]];
         found.push_back(found.size() + next);
         now += cost[item];
     }

@@ -10,7 +10,7 @@ namespace maestro::schedule {
 namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-9;  ///< of the makespan
+constexpr double kRoundingOfMakespan = 1e-9;  ///< of the makespan
 
 /// Returns for each micro-batch with a loss how much later it may end without making the execution longer,
 /// apart from delaying the next task of its lane. That is its float in the critical path method (Kelley and
@@ -118,7 +118,8 @@ StepPlan PlanBuilder::finish(std::int64_t step) {
     // forbid what just fits.
     for (std::size_t lane = 0; lane < plan_.agendas.size(); ++lane)
         for (Task& task : plan_.agendas[lane])
-            task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[lane], 0.0);
+            task.float_s =
+                std::max(task.float_s + plan_.makespan_s * (1 + kRoundingOfMakespan) - ends_s_[lane], 0.0);
     return std::move(plan_);
 }
 

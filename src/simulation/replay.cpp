@@ -15,7 +15,7 @@ namespace maestro::simulation {
 
 namespace {
 
-constexpr double kMaxSeconds = 1e9;  ///< seconds
+constexpr double kMaxReplaySeconds = 1e9;  ///< seconds
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
@@ -94,14 +94,16 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     };
     for (const io::TaskRow& t : rows.tasks)
         if (!known(t.section) || t.stage < 0 || t.phase < 0 || t.phase > 1 || t.step < 1 ||
-            !std::isfinite(t.start_s) || !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds) ||
-            !(t.weights_s >= 0 && t.weights_s <= kMaxSeconds))
+            !std::isfinite(t.start_s) ||
+            !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxReplaySeconds) ||
+            !(t.weights_s >= 0 && t.weights_s <= kMaxReplaySeconds))
             refuse(path + ": /timeline has a row that is not a task");
     for (const io::StepRow& s : rows.steps)
-        if (!(s.time_s >= 0 && s.time_s <= kMaxSeconds))
+        if (!(s.time_s >= 0 && s.time_s <= kMaxReplaySeconds))
             refuse(path + ": /steps has a time that is not valid");
     const double scale = io::read_time_scale(path);
-    if (!(scale > 0 && scale <= kMaxSeconds)) refuse(path + ": its time_scale is not a positive number");
+    if (!(scale > 0 && scale <= kMaxReplaySeconds))
+        refuse(path + ": its time_scale is not a positive number");
     for (io::TaskRow& t : rows.tasks) {
         t.start_s /= scale;
         t.end_s /= scale;

@@ -5,7 +5,7 @@ to date.
 
     tests/mutants/run.py [PART OF A NAME ...]     the mutants whose name contains one of these; without, all
     tests/mutants/run.py --list cuda.toml ...     another list of this folder than mutants.toml
-    tests/mutants/run.py --shares N ...           one of N shares of the list; the commit decides which
+    MAESTRO_MUTANT_SHARE=2/5 tests/mutants/run.py ...    the second of five shares of the list
     tests/mutants/run.py --build FOLDER ...       another build than build/cpu-release, made by Ninja
     tests/mutants/run.py --check                  only whether the text that each mutant of every list replaces stands once in its file
 """
@@ -60,7 +60,7 @@ class Build:
     def has(self, mutant):
         """Whether the build compiles the file that the mutant needs; it does not where a library is missing."""
         needed = mutant.get("needs")
-        if needed is None or any(entry["file"] == str(ROOT / needed) for entry in self.commands):
+        if needed is None or any(str(ROOT / needed) in sources_of(entry["file"]) for entry in self.commands):
             return True
         print(f"left out: {mutant['name']}: this build is without {needed}", flush=True)
         return False
@@ -70,7 +70,8 @@ class Build:
         for entry in self.commands:
             words = shlex.split(entry["command"])
             made = re.search(r"CMakeFiles/([^/]+)\.dir/", words[words.index("-o") + 1])
-            self.sources.setdefault(entry["file"], {})[made[1]] = words
+            for source in sources_of(entry["file"]):
+                self.sources.setdefault(source, {})[made[1]] = words
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def link_of(self, target):
@@ -91,27 +92,27 @@ class Build:
         return made
 
     def link(self, folder, mutant):
-        """Links the test with the mutant's objects in front of the libraries that hold the correct ones. A library that is linked whole is
-        copied without them."""
+        """Links the test with the mutant's objects in front of the libraries that hold the correct ones: the linker takes the first definition,
+        also where a unity build has the correct one in an object that it needs for others."""
         words, target = self.link_of(target_of(mutant)), folder / target_of(mutant)
         whole = slice(0, words.index("-Wl,--no-whole-archive") if "-Wl,--no-whole-archive" in words else 0)
         objects = []
         for source in map(pathlib.Path, mutant.get("objects", [mutant["file"]])):
             commands = self.sources[str(ROOT / source)]
-            places = {name: i for name in commands for i, word in enumerate(words) if pathlib.Path(word).name == f"lib{name}.a" or f"/{name}.dir/" in word and word.endswith(f"/{source.name}.o")}
+            places = {name: i for name in commands for i, word in enumerate(words) if pathlib.Path(word).name == f"lib{name}.a" or f"/{name}.dir/" in word and word.endswith((f"/{source.name}.o", "_cxx.cxx.o"))}
             first = min(places, key=places.get)  # the linker takes the first definition
             objects.append(self.compile(folder, source, commands[first]))
             place = places[first]
-            if words[place].endswith(".o"):
+            if words[place].endswith(f"/{source.name}.o"):
                 words[place] = str(objects.pop())
-            elif place < whole.stop:
+            elif place < whole.stop and not is_unity(commands[first]):
                 rest = folder / pathlib.Path(words[place]).name
                 if not rest.exists():
                     shutil.copyfile(self.folder / words[place], rest)
                 self.need(f"{rest} has no {source.name}.o", "ar", "d", rest, f"{source.name}.o")
                 words[place] = str(rest)
         words[words.index("-o") + 1] = str(target)
-        self.need(f"{target} cannot be linked", words[0], *objects, *words[1:])
+        self.need(f"{target} cannot be linked", words[0], "-Wl,-z,muldefs", *objects, *words[1:])
         return target
 
     def make(self, mutant):
@@ -140,6 +141,17 @@ class Build:
             return self.call(*command, program, timeout=LONGEST_S)
 
 
+def is_unity(words):
+    return re.fullmatch(r"unity_\d+_cxx\.cxx", pathlib.Path(words[words.index("-c") + 1]).name) is not None
+
+
+def sources_of(file):
+    """The sources that are compiled with `file`: itself, or those that it includes as a batch of a unity build."""
+    if not re.search(r"/Unity/unity_\d+_cxx\.cxx$", file):
+        return [file]
+    return re.findall(r'^#include "(.*)"$', pathlib.Path(file).read_text(), re.MULTILINE)
+
+
 def include_path(file):
     """The path by which #include finds the file: without src/."""
     return pathlib.Path(*[part for part in pathlib.Path(file).parts if part != "src"])
@@ -156,14 +168,10 @@ def spread(tests):
     return [test for _, test in sorted(places, key=lambda pair: pair[0])]
 
 
-def share_of(mutants, shares):
-    """One of so many shares; the checked-out commit decides which. Outside of a git checkout all mutants."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    if shares == 1 or commit.returncode != 0:
-        return mutants
-    share = int(commit.stdout[:8], 16) % shares
-    print(f"share {share + 1} of {shares}, by commit {commit.stdout[:12]}", flush=True)
-    return mutants[share::shares]
+def share_of(mutants):
+    """Those of the share that MAESTRO_MUTANT_SHARE names, such as 2/5; all without it."""
+    share, shares = map(int, os.environ.get("MAESTRO_MUTANT_SHARE", "1/1").split("/"))
+    return mutants[share - 1::shares]
 
 
 def read(path):
@@ -226,7 +234,6 @@ def main():
     options.add_argument("names", nargs="*")
     options.add_argument("--list", default="mutants.toml")
     options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
-    options.add_argument("--shares", type=int, default=1)
     options.add_argument("--jobs", type=int, default=max(2, len(os.sched_getaffinity(0))))
     options.add_argument("--check", action="store_true")
     chosen = options.parse_args()
@@ -239,7 +246,7 @@ def main():
     if not mutants:
         sys.exit("no mutant has such a name")
     check_texts(mutants)
-    mutants = share_of(mutants, chosen.shares)
+    mutants = share_of(mutants)
     build = Build(chosen.build.resolve())
     mutants = [m for m in mutants if build.has(m)]
     build.prepare(sorted({target_of(m) for m in mutants} | {m["preload"] for m in mutants if "preload" in m}))

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 const std::string kFolder = std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters";
 
-std::string refusal(const std::string& old_text, const std::string& new_text) {
+std::string cluster_refusal(const std::string& old_text, const std::string& new_text) {
     std::string text = read_text(kFolder + "/h100.toml");
     const auto at = text.find(old_text);
     EXPECT_NE(at, std::string::npos) << old_text;
@@ -42,19 +42,20 @@ TEST(Cluster, EveryInputIsGood) {
 }
 
 TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
-    EXPECT_THAT(refusal("memory_bandwidth =", "memory_bandwith ="),
+    EXPECT_THAT(cluster_refusal("memory_bandwidth =", "memory_bandwith ="),
                 HasSubstr("device.memory_bandwith: unknown key; did you mean device.memory_bandwidth?"));
-    EXPECT_THAT(refusal("memory_bandwidth =", "memory_bandwith ="),
+    EXPECT_THAT(cluster_refusal("memory_bandwidth =", "memory_bandwith ="),
                 HasSubstr("device.memory_bandwidth: missing"));
-    EXPECT_THAT(refusal("[network]", "[networks]"), HasSubstr("unknown table; did you mean network?"));
-    EXPECT_THAT(refusal("latency_s = 4e-6", "latency_s = -1"),
+    EXPECT_THAT(cluster_refusal("[network]", "[networks]"),
+                HasSubstr("unknown table; did you mean network?"));
+    EXPECT_THAT(cluster_refusal("latency_s = 4e-6", "latency_s = -1"),
                 HasSubstr("node.latency_s: -1 is out of range"));
-    EXPECT_THAT(refusal("latency_s = 4e-6", "latency_s = nan"), HasSubstr("node.latency_s"));
-    EXPECT_THAT(refusal("ranks_per_node = 8", "ranks_per_node = 8.5"), HasSubstr("wrong type"));
-    EXPECT_THAT(refusal("side = 128", "side = 32"),
+    EXPECT_THAT(cluster_refusal("latency_s = 4e-6", "latency_s = nan"), HasSubstr("node.latency_s"));
+    EXPECT_THAT(cluster_refusal("ranks_per_node = 8", "ranks_per_node = 8.5"), HasSubstr("wrong type"));
+    EXPECT_THAT(cluster_refusal("side = 128", "side = 32"),
                 HasSubstr("product.#2.side: not larger than the one before"));
-    EXPECT_THAT(refusal("[[product]]", "[product]"), HasSubstr("c.toml:"));
-    EXPECT_THAT(refusal("[cluster]", "[cluster"), HasSubstr("c.toml:"));
+    EXPECT_THAT(cluster_refusal("[[product]]", "[product]"), HasSubstr("c.toml:"));
+    EXPECT_THAT(cluster_refusal("[cluster]", "[cluster"), HasSubstr("c.toml:"));
 }
 
 TEST(Cluster, CorpusOfTheFuzzerIsReadOrRefused) {

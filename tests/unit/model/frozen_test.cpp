@@ -26,7 +26,7 @@ Job job_of(Kind kind, DType type, const Parts& frozen, Recompute recompute = Rec
     return job;
 }
 
-std::map<std::string, std::vector<double>> gradients_of(Job& job) {
+std::map<std::string, std::vector<double>> gradients_by_name(Job& job) {
     std::map<std::string, std::vector<double>> gradients;
     for (const Module* module : {job.first.get(), job.last.get()})
         for (const Parameter& p : module->parameters().parameters())
@@ -49,14 +49,14 @@ TEST(Frozen, ParametersChangeNoOtherGradient) {
         for (const DType type : {DType::f32, DType::bf16}) {
             Job whole = job_of(kind, type, {});
             const double loss = whole.run().loss;
-            const auto expected = gradients_of(whole);
+            const auto expected = gradients_by_name(whole);
             for (const Parts& parts : kFrozen)
                 for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer}) {
                     if (testing_support::kOnGpu && recompute != Recompute::cheap) continue;
                     SCOPED_TRACE(testing::PrintToString(parts));
                     Job job = job_of(kind, type, parts, recompute);
                     EXPECT_EQ(job.run().loss, loss);
-                    const auto found = gradients_of(job);
+                    const auto found = gradients_by_name(job);
                     EXPECT_LT(found.size(), expected.size());
                     EXPECT_GT(found.size(), 0U);
                     for (const auto& [name, gradient] : found) EXPECT_EQ(gradient, expected.at(name)) << name;
@@ -165,7 +165,7 @@ TEST(Recomputation, OfSomeLayersKeepsTheOthers) {
         for (const DType type : {DType::f32, DType::bf16}) {
             Job none = job_of(Kind::vlm, type, {}), some = job_of(Kind::vlm, type, {}, recompute, 2);
             EXPECT_EQ(some.run().loss, none.run().loss);
-            EXPECT_EQ(gradients_of(some), gradients_of(none));
+            EXPECT_EQ(gradients_by_name(some), gradients_by_name(none));
         }
     }
 }

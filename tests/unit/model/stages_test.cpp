@@ -10,7 +10,7 @@ namespace {
 
 using Kind = Job::Kind;
 
-constexpr int kLayers = 5;
+constexpr int kDepth = 5;
 
 /// Returns a parameter's gradient, summed over the stages that hold it; none if no stage does.
 std::optional<std::vector<double>> gradient_of(const Pipeline& pipeline, const std::string& name) {
@@ -73,7 +73,7 @@ TEST(Stages, ComputeWhatTheWholeSectionComputes) {
                                                     << tied << " recompute " << static_cast<int>(recompute)
                                                     << " stages " << testing::PrintToString(layers));
                     Job job(kind, DType::f64, recompute, 1, [&](ModelSpec& spec) {
-                        spec.layers = kLayers;
+                        spec.layers = kDepth;
                         spec.tie_embeddings = tied;
                     });
                     const Result expected = job.run();
@@ -97,7 +97,7 @@ TEST(Stages, ComputeWhatTheWholeSectionComputes) {
 TEST(Stages, MeasureEqualsWhatAStageAllocates) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
         for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer}) {
-            Job job(kind, DType::f32, recompute, 1, [](ModelSpec& spec) { spec.layers = kLayers; });
+            Job job(kind, DType::f32, recompute, 1, [](ModelSpec& spec) { spec.layers = kDepth; });
             const backend::Traits traits{job.backend().threads(), job.backend().shares_memory(),
                                          job.backend().attention_support()};
             Pipeline first(job.backend(), job.first_spec, job.first_role, {2, 2, 1});

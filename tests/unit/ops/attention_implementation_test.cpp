@@ -12,7 +12,7 @@
 namespace maestro::ops {
 namespace {
 
-const std::vector<std::int32_t> kOffsets = {0, 5, 5, 69};
+const std::vector<std::int32_t> kThreeSequences = {0, 5, 5, 69};
 
 AttentionCase fused(int architecture = 90) {
     return {.support = {.architecture = architecture},
@@ -27,18 +27,22 @@ AttentionCase fused(int architecture = 90) {
 
 TEST(AttentionImplementation, DependsOnTheMask) {
     for (const int architecture : {90, 100, 103}) {
-        EXPECT_EQ(attention_implementation(fused(architecture), causal_mask(kOffsets)),
+        EXPECT_EQ(attention_implementation(fused(architecture), causal_mask(kThreeSequences)),
                   AttentionImplementation::packed_causal);
-        EXPECT_EQ(attention_implementation(fused(architecture), full_mask(kOffsets)),
+        EXPECT_EQ(attention_implementation(fused(architecture), full_mask(kThreeSequences)),
                   AttentionImplementation::packed_full);
     }
     for (const int architecture : {80, 86, 89, 120, 121}) {  // only the backward pass is padded
         AttentionCase c = fused(architecture);
-        EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::padded_causal);
-        EXPECT_EQ(attention_implementation(c, full_mask(kOffsets)), AttentionImplementation::padded_full);
+        EXPECT_EQ(attention_implementation(c, causal_mask(kThreeSequences)),
+                  AttentionImplementation::padded_causal);
+        EXPECT_EQ(attention_implementation(c, full_mask(kThreeSequences)),
+                  AttentionImplementation::padded_full);
         c.backward = false;
-        EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::packed_causal);
-        EXPECT_EQ(attention_implementation(c, full_mask(kOffsets)), AttentionImplementation::packed_full);
+        EXPECT_EQ(attention_implementation(c, causal_mask(kThreeSequences)),
+                  AttentionImplementation::packed_causal);
+        EXPECT_EQ(attention_implementation(c, full_mask(kThreeSequences)),
+                  AttentionImplementation::packed_full);
     }
     const VarlenMask others{{0, 5, 5, 7}, {0, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}};
     EXPECT_EQ(attention_implementation(fused(), others), AttentionImplementation::packed_full);
@@ -63,7 +67,7 @@ TEST(AttentionImplementation, IsTheKernelWhereTheLibraryHasNoPlan) {
     const auto implementation_of = [](auto&& change) {
         AttentionCase c = fused();
         change(c);
-        return attention_implementation(c, causal_mask(kOffsets));
+        return attention_implementation(c, causal_mask(kThreeSequences));
     };
     EXPECT_EQ(implementation_of([](AttentionCase&) {}), AttentionImplementation::packed_causal);
     for (const int architecture : {0, 70, 75, 87, 110})
@@ -97,7 +101,7 @@ TEST(AttentionImplementation, IsTheKernelWhereScoresDoNotFit) {
         c.heads = 32;
         c.max_seqlen = max_seqlen;
         c.backward = backward;
-        return attention_implementation(c, causal_mask(kOffsets));
+        return attention_implementation(c, causal_mask(kThreeSequences));
     };
     EXPECT_EQ(implementation_of(90, 8192, true),
               AttentionImplementation::packed_causal);  // 2 bytes x 8192^2 x 32 heads are 4 GiB
@@ -119,7 +123,8 @@ TEST(AttentionImplementation, LinearBackwardPassesHaveNoLimitOfRows) {
     c.heads = 32;
     c.max_seqlen = 131072;
     c.backward = true;
-    EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::packed_causal);
+    EXPECT_EQ(attention_implementation(c, causal_mask(kThreeSequences)),
+              AttentionImplementation::packed_causal);
     // Gradients of all scores, as long as they take at most 256 MiB: 2 bytes x 2048^2 x 32 heads.
     backend::AttentionClass shape{
         .backward = true, .heads = 32, .kv_heads = 8, .dim = 128, .sequences = 1, .max_seqlen = 2048};

@@ -41,13 +41,13 @@ protected:
 
 // The sums are exactly those of a loop, so they are taken in the same order and rounded once.
 TEST_F(ExpertRows, AreAddedInTheOrderOfExperts) {
-    struct Case {
+    struct Shape {
         std::int64_t rows, k, sent, columns, shift;
     };
     for (const DType type : kTypes)
-        for (const Case c : {Case{7, 3, 20, 5, 0}, Case{4, 8, 32, 256, 0}, Case{4, 8, 32, 256, 1},
-                             Case{3, 8, 9, 1000, 0}, Case{33, 2, 60, 33, 0}, Case{5, 1, 5, 8, 8},
-                             Case{2, 4, 0, 16, 0}, Case{0, 4, 3, 16, 0}, Case{1, 40, 64, 4097, 0}})
+        for (const Shape c : {Shape{7, 3, 20, 5, 0}, Shape{4, 8, 32, 256, 0}, Shape{4, 8, 32, 256, 1},
+                              Shape{3, 8, 9, 1000, 0}, Shape{33, 2, 60, 33, 0}, Shape{5, 1, 5, 8, 8},
+                              Shape{2, 4, 0, 16, 0}, Shape{0, 4, 3, 16, 0}, Shape{1, 40, 64, 4097, 0}})
             for (const bool accumulate : {false, true}) {
                 const std::string what =
                     fmt::format("{} of {} rows, {} x {} from {}, {}{}", c.k, c.sent, c.rows, c.columns,

@@ -171,9 +171,9 @@ TEST_F(SafetensorsFileTest, ReadsRowsOfColumnsTogetherAndSkipsWideGaps) {
 }
 
 TEST_F(SafetensorsFileTest, RefusesWhatIsNotFinite) {
-    constexpr float kInf = std::numeric_limits<float>::infinity();
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
     std::vector<float> all(2 * 300000, 1.0f);
-    all[300007] = -kInf;
+    all[300007] = -kInfinity;
     const SafetensorsFile file = tensor("F32", "[2,300000]", all);
     const auto error = error_of([&] { read(file, "w"); });
     EXPECT_EQ(error.code, ExitCode::bad_data);

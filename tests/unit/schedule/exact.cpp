@@ -15,7 +15,7 @@ using schedule::StageShape;
 using schedule::TaskCost;
 
 constexpr double kNot = -1;
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kUnreachable = std::numeric_limits<double>::infinity();
 
 class Search {
 public:
@@ -164,7 +164,8 @@ private:
             bound = std::max(bound, sum / shape(s).replicas);
         }
         std::vector<double> forward(p_.stages.size()), backward(forward);
-        std::vector<double> after(p_.stages.size(), kNever);  // the least that follows what a stage has left
+        std::vector<double> after(p_.stages.size(),
+                                  kUnreachable);  // the least that follows what a stage has left
         for (int i = 0; i < samples(); ++i) {
             // No path has more edges than there are stages.
             forward.assign(p_.stages.size(), 0.0);
@@ -183,7 +184,7 @@ private:
         }
         for (int s = 0; s < stages(); ++s) {
             const auto k = static_cast<std::size_t>(s);
-            if (shape(s).replicas == 1 && after[k] < kNever)
+            if (shape(s).replicas == 1 && after[k] < kUnreachable)
                 bound =
                     std::max(bound, free_[static_cast<std::size_t>(shape(s).lane(0))] + left_[k] + after[k]);
         }
@@ -232,7 +233,7 @@ private:
             return;
         }
         if (std::max(makespan, bound()) >= best_ * (1 - 1e-9)) return;
-        double first_end = kNever;
+        double first_end = kUnreachable;
         // A task that could have ended before the next one starts is moved there and delays nothing, except
         // for a forward that takes another one's place in a window.
         for (const Move& m : list)
