@@ -54,17 +54,21 @@ echo "control: the same with the pictures exchanged among the samples"
 maestro "$ranks" evaluate "$deck" --checkpoint "$run" --exchange-images | tee "$run/evaluation-exchanged.txt"
 
 phase "plots"
-postproc loss "$run"
+postproc loss "$run" --evaluation "$run/evaluation.txt"
 postproc timeline "$run"
 postproc waiting "$run" --out "$run/plots/waiting.png"
 echo
 postproc summary "$run"
 
 phase "done"
-python3 - "$run/evaluation.txt" "$run/evaluation-exchanged.txt" <<'PYTHON'
+PYTHONPATH=postproc python3 - "$run" <<'PYTHON'
 import json, pathlib, sys
 
-plain, exchanged = (json.loads(pathlib.Path(name).read_text().splitlines()[-1])["exact_match"] for name in sys.argv[1:])
-print(f"held-out glyphs named exactly: {plain:.1%}; with the pictures exchanged: {exchanged:.1%}")
+from maestro_postproc.run import load_run
+
+run = load_run(sys.argv[1])
+plain, exchanged = (json.loads((run.path / f"evaluation{which}.txt").read_text().splitlines()[-1]) for which in ("", "-exchanged"))
+print(f"loss: {run.steps.loss[-20:].mean():.3f} in training (mean of the last 20 steps), {plain['loss']:.3f} on held-out samples")
+print(f"held-out glyphs named exactly: {plain['exact_match']:.1%}; with the pictures exchanged: {exchanged['exact_match']:.1%}")
 PYTHON
 echo "plots: $run/plots; log: $run/log.txt; numbers: $run/metrics.h5"

@@ -10,7 +10,7 @@ import numpy as np
 
 from .experts import plot_experts
 from .plots import plot_loss, plot_waiting
-from .run import BAD_DATA, USAGE, RunError, load_run
+from .run import BAD_DATA, INPUT_MISSING, USAGE, RunError, load_run
 from .shares import section_shares
 from .summary import compare, compare_text, shares_text, summarise, summary_text
 from .timeline_plot import plot_timeline
@@ -56,6 +56,7 @@ def _parser():
     sub = command("loss", _loss, "draw the loss curves of one or more runs", "+")
     sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: plots/loss.png of the first RUN)")
     sub.add_argument("--smooth", type=_count, default=0, metavar="N", help="draw a running mean over N steps (default: a fiftieth of the run)")
+    sub.add_argument("--evaluation", type=pathlib.Path, metavar="FILE", help="what maestro evaluate printed for the first RUN: also mark its held-out loss")
     sub.add_argument("--axis", choices=("step", "tokens", "time"), default="step", help="quantity on the horizontal axis (default: step)")
     sub = command("timeline", _timeline, "draw which rank ran which task when, and write Chrome-trace JSON for Perfetto", "+")
     sub.add_argument("--steps", type=_range, default=None, metavar="A[:B]", help="steps to draw (default: the last two)")
@@ -85,8 +86,18 @@ def _loss(options):
         if not len(run.steps):
             raise RunError(BAD_DATA, f"{run.path}: no steps recorded yet")
     out = options.out or runs[0].path / "plots" / "loss.png"
-    plot_loss(runs, out, options.smooth, options.axis)
+    plot_loss(runs, out, options.smooth, options.axis, _held_out_loss(options.evaluation) if options.evaluation else None)
     print(out)
+
+
+def _held_out_loss(path):
+    """The loss in the last line of the file, the JSON object that `maestro evaluate` ends with."""
+    try:
+        return float(json.loads(path.read_text().splitlines()[-1])["loss"])
+    except OSError as error:
+        raise RunError(INPUT_MISSING, f"--evaluation {path}: {error.strerror}") from None
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise RunError(BAD_DATA, f"--evaluation {path}: its last line is not the JSON object with \"loss\" that maestro evaluate prints") from None
 
 
 def _timeline(options):

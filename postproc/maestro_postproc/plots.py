@@ -1,13 +1,14 @@
 """Draws loss curves and the shares of time of sections."""
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from .figures import COLOURS, GREY, new_figure, save
 
 
-def plot_loss(runs, path, smooth=0, axis="step"):
-    """Draws the loss of every step, faintly, and its running mean over `smooth` steps (0: a fiftieth of the run)."""
+def plot_loss(runs, path, smooth=0, axis="step", held_out=None):
+    """Draws the loss of every step, faintly, and its running mean over `smooth` steps (0: a fiftieth of the run). `held_out`: the loss
+    of an evaluation of the first run, drawn where that ends."""
     figure, (axes,) = new_figure(7.5, 4.2)
     finite = []
     for index, run in enumerate(runs):
@@ -21,11 +22,18 @@ def plot_loss(runs, path, smooth=0, axis="step"):
             label += f" (mean of {window} steps)"
         axes.plot(x, _running_mean(loss, window), color=colour, linewidth=1.6, label=label)
         finite.append(loss[np.isfinite(loss)])
+        if held_out is not None and index == 0:
+            axes.plot(x[-1:], [held_out], "o", color=colour, markerfacecolor="white", markersize=8, markeredgewidth=1.6, clip_on=False, zorder=3,
+                      label=f"held-out samples, at the end: {held_out:.3g}")
+            finite.append(np.array([held_out])[np.isfinite([held_out])])
     axes.set_xlabel({"step": "step", "tokens": "tokens", "time": "time spent in steps (s)"}[axis])
     axes.set_ylabel("loss per weighted target token")
     finite = np.concatenate(finite) if finite else np.zeros(0)
     if len(finite) and finite.min() > 0 and finite.max() > 20 * finite.min():
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     if axis == "step":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True, which="major", color="#E6E6E6", linewidth=0.8)

@@ -39,8 +39,12 @@ def test_loss(run_folder, tmp_path):
     for axis in ("step", "tokens", "time"):
         assert main(["loss", str(run_folder), str(other), "--axis", axis, "--out", str(tmp_path / f"{axis}.png")]) == 0
         assert is_png(tmp_path / f"{axis}.png")
-    assert main(["loss", str(run_folder)]) == 0
+    (tmp_path / "evaluation.txt").write_text('a line\n{"loss": 1.17, "exact_match": 0.9}\n')
+    assert main(["loss", str(run_folder), "--evaluation", str(tmp_path / "evaluation.txt")]) == 0
     assert is_png(run_folder / "plots/loss.png")
+    (tmp_path / "cut.txt").write_text("a line\n")
+    assert main(["loss", str(run_folder), "--evaluation", str(tmp_path / "cut.txt")]) == 65
+    assert main(["loss", str(run_folder), "--evaluation", str(tmp_path / "none.txt")]) == 66
 
 
 def test_loss_that_is_not_finite_is_still_drawn(tmp_path):
