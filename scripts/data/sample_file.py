@@ -114,7 +114,7 @@ class SampleWriter:
         self._sample_offsets, self._picture_offsets, self._pixel_offsets = array("q", [0]), array("q", [0]), array("q", [0])
         self._shapes = array("i")
         self._checksums, self._pixel_checksums, self._sums = array("Q"), array("Q"), array("d")
-        self._whole_checksums = array("Q")  # of all arrays of a sample, as in version 1; for the identity
+        self._whole_checksums = array("Q")  # of all arrays of a sample; for the identity
 
     def __len__(self):
         return len(self._checksums)
@@ -226,7 +226,7 @@ def _index_parts(arrays, *names):
 
 
 def identity_of(header, arrays, whole_checksums):
-    """Returns the hash of the contents for checkpoints: the index_checksum of the same samples in a file of version 1."""
+    """Returns the hash of the contents by which checkpoints recognise the samples."""
     return Xxh64.of(np.array(header, dtype="<i8"), *_index_parts(arrays), whole_checksums)
 
 

@@ -1,4 +1,4 @@
-"""Reads and checks sample files (docs/file_formats.md) of versions 1 and 2."""
+"""Reads and checks sample files (docs/file_formats.md)."""
 
 import h5py
 import numpy as np
@@ -27,7 +27,7 @@ def _check_index(index, data):
     samples, pictures = len(index["index/sample_offsets"]) - 1, len(index["index/picture_shape"])
     lengths = {"picture_offsets": samples + 1, "pixel_offsets": pictures + 1, "checksum": samples, "loss_weight": samples, "pixel_checksum": pictures}
     for name, length in lengths.items():
-        if len(index.get(f"index/{name}", range(length))) != length:
+        if len(index[f"index/{name}"]) != length:
             raise SampleError(f"dataset 'index/{name}': not {length} elements")
 
 
@@ -35,25 +35,20 @@ def read_samples(path):
     """Yields every Sample of a file, with numpy arrays, after comparing its checksums and checking its rules. Raises SampleError.
     At the end, all of the file except its HDF5 metadata has been checked."""
     attributes, index, data = _open(path)
-    version = attributes.get("version")
-    if attributes.get("format") != np.bytes_(FORMAT) or version not in range(1, VERSION + 1):
-        raise SampleError(f"{path}: not a sample file of version 1 to {VERSION}")
+    if attributes.get("format") != np.bytes_(FORMAT) or attributes.get("version") != VERSION:
+        raise SampleError(f"{path}: not a sample file of version {VERSION}")
     try:
         _check_index(index, data)
     except SampleError as error:
         raise SampleError(f"{path}: {error}") from None
     header = [int(attributes[name]) for name in HEADER]
-    identity = attributes["index_checksum"] if version == 1 else attributes["identity"]
-    if version == 1:
-        expected = identity_of(header, index, index["index/checksum"])
-    else:
-        expected = index_checksum(header, identity, index)
-    if attributes["index_checksum"] != expected:
+    identity = attributes["identity"]
+    if attributes["index_checksum"] != index_checksum(header, identity, index):
         raise SampleError(f"{path}: the index does not match its checksum")
     whole_checksums = []
     for i in range(len(index["index/sample_offsets"]) - 1):
         try:
-            sample, whole = _read(i, version, dict(zip(HEADER, header)), index, data)
+            sample, whole = _read(i, dict(zip(HEADER, header)), index, data)
         except SampleError as error:
             raise SampleError(f"{path}: sample {i}: {error}") from None
         whole_checksums.append(whole)
@@ -62,23 +57,22 @@ def read_samples(path):
         raise SampleError(f"{path}: attribute 'identity': not that of the samples")
 
 
-def _read(i, version, header, index, data):
+def _read(i, header, index, data):
     """Returns sample i and the checksum of all its arrays."""
     span = slice(*index["index/sample_offsets"][i : i + 2])
     sample = Sample(*(np.array(data[name][span]) for name in ("tokens", "loss_weight", "flags")))
     text = (sample.tokens, sample.weights, sample.flags)
     for j in range(*index["index/picture_offsets"][i : i + 2]):
         pixels = np.array(data["pixels"][slice(*index["index/pixel_offsets"][j : j + 2])])
-        if version != 1 and Xxh64.of(pixels) != index["index/pixel_checksum"][j]:
+        if Xxh64.of(pixels) != index["index/pixel_checksum"][j]:
             raise SampleError(f"picture {j} of the file does not match its checksum: damaged or changed")
         shape = (*index["index/picture_shape"][j], header["channels"])
         if pixels.size != np.prod(shape):
             raise SampleError(f"picture {j} of the file has {pixels.size} bytes, not those of {shape}")
         sample.pictures.append(pixels.reshape(shape))
-    whole = Xxh64.of(*text, *sample.pictures)
-    if (whole if version == 1 else Xxh64.of(*text)) != index["index/checksum"][i]:
+    if Xxh64.of(*text) != index["index/checksum"][i]:
         raise SampleError("does not match its checksum: damaged or changed")
     check_sample(*text, sample.pictures, **header)
-    if version != 1 and weight_of(sample.weights) != index["index/loss_weight"][i]:
+    if weight_of(sample.weights) != index["index/loss_weight"][i]:
         raise SampleError(f"the index has a loss weight of {index['index/loss_weight'][i]}, not that of its tokens")
-    return sample, whole
+    return sample, Xxh64.of(*text, *sample.pictures)
