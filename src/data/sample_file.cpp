@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
               "sample files are little-endian and read as they are");
 
 constexpr std::string_view kFormat = "maestro-samples";
-constexpr std::int64_t kNewestVersion = 2;
+constexpr std::int64_t kVersion = 2;
 constexpr std::int64_t kMostChannels = 4;
 constexpr std::int64_t kTokenBytes = 9;  ///< id, weight and flags
 constexpr std::array<std::string_view, 6> kMembers{"tokens", "loss_weight", "flags",
@@ -31,30 +31,24 @@ std::size_t as_size(std::int64_t value) {
 
 }  // namespace
 
-SampleFile::SampleFile(const std::filesystem::path& path, Share share)
-    : SampleFile(path, share, *std::make_unique<Pulse>()) {}  // lives until the constructor returns
+SampleFile::SampleFile(const std::filesystem::path& name)
+    : SampleFile(name, *std::make_unique<Pulse>()) {}  // lives until the constructor returns
 
-SampleFile::SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse) : file_(path) {
-    pulse.doing(fmt::format("reading {}", path.string()));
-    read_header(pulse);
-    if (version_ == 1) scan(share, pulse);
-}
-
-void SampleFile::read_header(Pulse& pulse) {
+SampleFile::SampleFile(const std::filesystem::path& name, Pulse& pulse) : file_(name) {
+    pulse.doing(fmt::format("reading {}", name.string()));
     const Container container(path(), file_.descriptor(), pulse);
     container.expect_group("/", kMembers);
     if (container.text("format") != kFormat)
         refuse(path(), "attribute 'format'", fmt::format("not '{}'; is this a sample file?", kFormat));
-    version_ = container.integer("version");
-    if (version_ < 1 || version_ > kNewestVersion)
+    if (const std::int64_t version = container.integer("version"); version != kVersion)
         refuse(path(), "attribute 'version'",
-               fmt::format("{}, where this build reads 1 to {}; make the file again with the scripts/data of "
+               fmt::format("{}, where this build reads {}; make the file again with the scripts/data of "
                            "this build",
-                           version_, kNewestVersion));
-    const auto in_range = [&](std::string_view name, std::int64_t low, std::int64_t high) {
-        const std::int64_t value = container.integer(name);
+                           version, kVersion));
+    const auto in_range = [&](std::string_view attribute, std::int64_t low, std::int64_t high) {
+        const std::int64_t value = container.integer(attribute);
         if (value < low || value > high)
-            refuse(path(), fmt::format("attribute '{}'", name),
+            refuse(path(), fmt::format("attribute '{}'", attribute),
                    fmt::format("{} is outside [{}, {}]; make the file again", value, low, high));
         return static_cast<std::int32_t>(value);
     };
@@ -83,15 +77,14 @@ void SampleFile::read_header(Pulse& pulse) {
     flags_at_ = flags.offset;
     pixels_at_ = pixels.offset;
 
-    if (version_ > 1) identity_ = container.unsigned_integer("identity");
-    index_ = SampleIndex(container, file_, {version_, vocabulary_, marker_, channels_, identity_},
-                         tokens.rows, pixels.rows, pulse);
+    identity_ = container.unsigned_integer("identity");
+    index_ = SampleIndex(container, file_, {vocabulary_, marker_, channels_, identity_}, tokens.rows,
+                         pixels.rows, pulse);
     if (const auto stored = container.unsigned_integer("index_checksum"); stored != index_.checksum())
         refuse(
             path(), "attribute 'index_checksum'",
             fmt::format("{:016x}, but the index has {:016x}: the file was damaged or changed; make it again",
                         stored, index_.checksum()));
-    if (version_ == 1) identity_ = index_.checksum();
 }
 
 std::string SampleFile::tokenizer_json(Pulse& pulse) const {
@@ -119,22 +112,6 @@ void SampleFile::in_blocks(Share share, Pulse& pulse, Visit visit) const {
         visit(first, last);
         pulse.beat();
     }
-}
-
-/// Reads and checks the text of a share of the samples, and so finds their weights.
-void SampleFile::scan(Share share, Pulse& pulse) {
-    const auto& offsets = index_.sample_offsets_;
-    Sample block;
-    in_blocks(share, pulse, [&](std::int64_t first, std::int64_t last) {
-        const Text text = read_text(first, last, block, pulse);
-        for (std::int64_t i = first; i < last; ++i) {
-            const auto at = as_size(offsets[as_size(i)] - offsets[as_size(first)]),
-                       count = as_size(index_.tokens(i));
-            index_.weights_[as_size(i)] =
-                check_text(i, {text.tokens.subspan(at, count), text.weights.subspan(at, count),
-                               text.flags.subspan(at, count)});
-        }
-    });
 }
 
 std::span<std::int32_t> SampleFile::find_markers(Share share, Pulse& pulse) {
@@ -169,22 +146,33 @@ std::string SampleFile::wrong_markers(std::int64_t i, std::size_t markers) const
                        index_.pictures(i).size());
 }
 
-/// Reads the text of the samples [first, last) into the vectors of `sample`.
-SampleFile::Text SampleFile::read_text(std::int64_t first, std::int64_t last, Sample& sample,
-                                       Pulse& pulse) const {
-    const std::int64_t begin = index_.sample_offsets_[as_size(first)];
-    const std::int64_t count = index_.sample_offsets_[as_size(last)] - begin;
+/// Reads and checks the text of sample i.
+void SampleFile::read_text(std::int64_t i, Sample& sample, Pulse& pulse) const {
+    const std::int64_t begin = index_.sample_offsets_[as_size(i)], count = index_.tokens(i);
     sample.tokens.resize(as_size(count));
     sample.weights.resize(as_size(count));
     sample.flags.resize(as_size(count));
     file_.read(sample.tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens", pulse);
     file_.read(sample.weights.data(), count * 4, weights_at_ + begin * 4, "loss_weight", pulse);
     file_.read(sample.flags.data(), count, flags_at_ + begin, "flags", pulse);
-    return {sample.tokens, sample.weights, sample.flags};
+    const double weight = check_text(i, sample);
+    Checksum checksum;
+    checksum.add(sample.tokens);
+    checksum.add(sample.weights);
+    checksum.add(sample.flags);
+    if (checksum.value() != index_.checksums_[as_size(i)])
+        refuse_element(
+            path(), "index/checksum", i,
+            fmt::format("sample {} at offset {} of 'tokens' does not match its checksum: damaged or changed",
+                        i, begin));
+    if (weight != index_.weight(i))
+        refuse_element(
+            path(), "index/loss_weight", i,
+            fmt::format("{}, but the weights of sample {} add up to {}", index_.weight(i), i, weight));
 }
 
 /// Returns the sum of the weights.
-double SampleFile::check_text(std::int64_t i, const Text& text) const {
+double SampleFile::check_text(std::int64_t i, const Sample& text) const {
     const std::int64_t begin = index_.sample_offsets_[as_size(i)];
     const auto refuse_at = [&](std::string_view dataset, std::size_t t, std::string_view what) {
         refuse_element(path(), dataset, begin + static_cast<std::int64_t>(t), what);
@@ -214,14 +202,6 @@ double SampleFile::check_text(std::int64_t i, const Text& text) const {
     return sum;
 }
 
-void SampleFile::compare(std::uint64_t checksum, std::int64_t i) const {
-    if (checksum != index_.checksums_[as_size(i)])
-        refuse_element(
-            path(), "index/checksum", i,
-            fmt::format("sample {} at offset {} of 'tokens' does not match its checksum: damaged or changed",
-                        i, index_.sample_offsets_[as_size(i)]));
-}
-
 void SampleFile::replace_pictures(std::vector<std::int64_t> sources) {
     if (!sources_.empty()) index_.shapes_ = std::move(stored_shapes_);
     sources_ = std::move(sources);
@@ -247,13 +227,6 @@ void SampleFile::read_picture(std::int64_t number, StoredPicture& picture, Pulse
     const auto& offsets = index_.picture_offsets_;
     const std::int64_t sample =
         std::upper_bound(offsets.begin(), offsets.end(), number) - offsets.begin() - 1;
-    const std::int64_t in_sample = number - offsets[as_size(sample)];
-    if (version_ == 1) {  // its one checksum is that of the whole sample
-        Sample other;
-        read_stored(sample, other, Part::pixels, pulse);
-        picture.pixels = std::move(other.pictures[as_size(in_sample)].pixels);
-        return;
-    }
     const std::int64_t begin = index_.pixel_offsets_[as_size(number)],
                        bytes = index_.pixel_offsets_[as_size(number + 1)] - begin;
     picture.pixels.resize(as_size(bytes));
@@ -263,26 +236,18 @@ void SampleFile::read_picture(std::int64_t number, StoredPicture& picture, Pulse
     if (checksum.value() != index_.pixel_checksums_[as_size(number)])
         refuse_element(path(), "index/pixel_checksum", number,
                        fmt::format("picture {} of sample {} does not match its checksum: damaged or changed",
-                                   in_sample, sample));
+                                   number - offsets[as_size(sample)], sample));
 }
 
 void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
     MAESTRO_CHECK(i >= 0 && i < size(), "sample {} of {}", i, size());
-    const bool one_checksum = version_ == 1 && part != Part::sizes;
     sample.id = i;
-    Checksum whole;
-    if (has_text(part) || one_checksum) {
-        const double weight = check_text(i, read_text(i, i + 1, sample, pulse));
-        whole.add(sample.tokens);
-        whole.add(sample.weights);
-        whole.add(sample.flags);
-        if (!one_checksum) {
-            compare(whole.value(), i);
-            if (weight != index_.weight(i))
-                refuse_element(path(), "index/loss_weight", i,
-                               fmt::format("{}, but the weights of sample {} add up to {}", index_.weight(i),
-                                           i, weight));
-        }
+    if (has_text(part)) {
+        read_text(i, sample, pulse);
+    } else {
+        sample.tokens.clear();
+        sample.weights.clear();
+        sample.flags.clear();
     }
     const auto pictures = index_.pictures(i);
     sample.pictures.resize(pictures.size());
@@ -291,22 +256,9 @@ void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& p
         picture.height = pictures[j].height;
         picture.width = pictures[j].width;
         picture.pixels.clear();
-        const std::size_t at = as_size(index_.picture_offsets_[as_size(i)]) + j;
-        if (!one_checksum) {
-            if (has_pixels(part)) read_picture(static_cast<std::int64_t>(at), picture, pulse);
-            continue;
-        }
-        const std::int64_t begin = index_.pixel_offsets_[at], bytes = index_.pixel_offsets_[at + 1] - begin;
-        picture.pixels.resize(as_size(bytes));
-        file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels", pulse);
-        whole.add(picture.pixels);
-        if (!has_pixels(part)) picture.pixels = {};
+        if (has_pixels(part))
+            read_picture(index_.picture_offsets_[as_size(i)] + static_cast<std::int64_t>(j), picture, pulse);
     }
-    if (one_checksum) compare(whole.value(), i);
-    if (has_text(part)) return;
-    sample.tokens.clear();
-    sample.weights.clear();
-    sample.flags.clear();
 }
 
 std::int64_t SampleFile::bytes(std::int64_t i, Part part) const {

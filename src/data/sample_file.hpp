@@ -55,17 +55,12 @@ struct Sample {
 
 class SampleFile {
 public:
-    /// Reads and checks the index. In a file of version 1, whose index has no loss weights, it also reads the
-    /// text of the share of samples, 9 bytes per token. Throws Error(input_missing), Error(bad_data) or
-    /// Error(io_error) with path, dataset, offset and what to do. Call from the thread that uses HDF5. Beats
-    /// on the way.
-    SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse);
-    explicit SampleFile(const std::filesystem::path& path, Share share = {});  ///< without a pulse
+    /// Reads and checks the index. Throws Error(input_missing), Error(bad_data) or Error(io_error) with path,
+    /// dataset, offset and what to do. Call from the thread that uses HDF5. Beats on the way.
+    SampleFile(const std::filesystem::path& name, Pulse& pulse);
+    explicit SampleFile(const std::filesystem::path& name);  ///< without a pulse
 
     const SampleIndex& index() const { return index_; }
-    /// In a file of version 1: [N], the loss weights of this share and 0 elsewhere, to be summed over the
-    /// processes that read the other shares. In version 2 empty, because the index has all of them.
-    std::span<double> weights() { return version_ == 1 ? std::span(index_.weights_) : std::span<double>(); }
     /// Finds the positions of picture markers, which only the text has, in a share of the samples. Returns
     /// [M], the positions in this share and 0 elsewhere, to be summed in place over the processes that read
     /// the other shares; then the index has them all. Throws Error(bad_data) if a sample has not one marker
@@ -80,7 +75,7 @@ public:
     /// The token that marks the place of a picture.
     std::int32_t marker() const { return marker_; }
     int channels() const { return channels_; }
-    /// Identifies the contents, independent of path and version.
+    /// Identifies the contents, independent of the path.
     std::uint64_t identity() const { return identity_; }
     /// "bytes", or "huggingface" with the tokenizer in the file.
     const std::string& tokenizer() const { return tokenizer_; }
@@ -90,9 +85,8 @@ public:
     const std::filesystem::path& path() const { return file_.path(); }
 
     /// Reads sample i into `sample`, whose memory is reused; compares checksums and checks ids, markers and
-    /// weights. In version 1, where one checksum spans a sample, all of it is read for text or pixels. Any
-    /// thread. Throws Error(bad_data) if the file has changed or is damaged, Error(io_error) if reading fails
-    /// and fails again. Beats after every MiB.
+    /// weights. Any thread. Throws Error(bad_data) if the file has changed or is damaged, Error(io_error) if
+    /// reading fails and fails again. Beats after every MiB.
     void read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
     void read(std::int64_t i, Sample& sample, Part part = Part::all) const {
         Pulse silent;
@@ -102,26 +96,16 @@ public:
     std::int64_t bytes(std::int64_t i, Part part) const;
 
 private:
-    /// Tokens of one sample or of neighbours.
-    struct Text {
-        std::span<const std::int32_t> tokens;
-        std::span<const float> weights;
-        std::span<const std::uint8_t> flags;
-    };
-    void read_header(Pulse& pulse);
-    void scan(Share share, Pulse& pulse);
     template <class Visit>
     void in_blocks(Share share, Pulse& pulse, Visit visit) const;
     std::string wrong_markers(std::int64_t i, std::size_t markers) const;
-    Text read_text(std::int64_t first, std::int64_t last, Sample& sample, Pulse& pulse) const;
-    double check_text(std::int64_t i, const Text& text) const;
-    void compare(std::uint64_t checksum, std::int64_t i) const;
+    void read_text(std::int64_t i, Sample& sample, Pulse& pulse) const;
+    double check_text(std::int64_t i, const Sample& text) const;
     void read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
     /// Picture number `number` of the file as it is stored.
     void read_picture(std::int64_t number, StoredPicture& picture, Pulse& pulse) const;
 
     RawFile file_;
-    std::int64_t version_ = 0;
     std::int32_t vocabulary_ = 0;
     std::int32_t marker_ = 0;
     int channels_ = 0;

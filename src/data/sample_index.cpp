@@ -16,7 +16,6 @@ static_assert(sizeof(PictureSize) == 8);
 constexpr std::array<std::string_view, 7> kIndexMembers{"sample_offsets", "picture_offsets", "picture_shape",
                                                         "pixel_offsets",  "checksum",        "loss_weight",
                                                         "pixel_checksum"};
-constexpr std::size_t kIndexMembersOfVersion1 = 5;
 constexpr std::size_t kElementsPerBeat = 1 << 20;
 
 /// Calls visit(i) for i in [begin, end), with a beat now and then.
@@ -32,10 +31,7 @@ void for_each_index(std::size_t begin, std::size_t end, Pulse& pulse, Visit&& vi
 
 SampleIndex::SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
                          std::int64_t tokens, std::int64_t pixels, Pulse& pulse) {
-    const bool first_version = header.version == 1;
-    container.expect_group(
-        "/index",
-        std::span(kIndexMembers).first(first_version ? kIndexMembersOfVersion1 : kIndexMembers.size()));
+    container.expect_group("/index", kIndexMembers);
     const auto load = [&]<class T>(std::string_view name, Element element, std::vector<T>& values,
                                    int columns = 0) {
         const Extent extent = container.array(name, element, columns);
@@ -48,12 +44,8 @@ SampleIndex::SampleIndex(const Container& container, const RawFile& file, const 
     load("index/picture_shape", Element::i32, shapes_, 2);
     load("index/pixel_offsets", Element::i64, pixel_offsets_);
     load("index/checksum", Element::u64, checksums_);
-    if (first_version) {
-        weights_.assign(checksums_.size(), 0.0);
-    } else {
-        load("index/loss_weight", Element::f64, weights_);
-        load("index/pixel_checksum", Element::u64, pixel_checksums_);
-    }
+    load("index/loss_weight", Element::f64, weights_);
+    load("index/pixel_checksum", Element::u64, pixel_checksums_);
     check(file, header, tokens, pixels, pulse);
     checksum_ = checksum_of(header, pulse);
 }
@@ -96,9 +88,8 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
     check_offsets("index/pixel_offsets", pixel_offsets_, 1, pixels);
     expect_length("index/pixel_offsets", pixel_offsets_.size(), shapes_.size() + 1,
                   "not one more than 'picture_shape'");
-    if (header.version != 1)
-        expect_length("index/pixel_checksum", pixel_checksums_.size(), shapes_.size(),
-                      "not one for each picture");
+    expect_length("index/pixel_checksum", pixel_checksums_.size(), shapes_.size(),
+                  "not one for each picture");
     for_each_index(0, shapes_.size(), pulse, [&](std::size_t j) {
         const auto [height, width] = shapes_[j];
         if (height < 1 || width < 1 || height > kLargestPicture || width > kLargestPicture)
@@ -123,16 +114,14 @@ std::uint64_t SampleIndex::checksum_of(const SampleHeader& header, Pulse& pulse)
         }
     };
     add(std::array<std::int64_t, 3>{header.vocabulary, header.marker, header.channels});
-    if (header.version != 1) add(std::array<std::uint64_t, 1>{header.identity});
+    add(std::array<std::uint64_t, 1>{header.identity});
     add(sample_offsets_);
     add(picture_offsets_);
     add(shapes_);
     add(pixel_offsets_);
     add(checksums_);
-    if (header.version != 1) {
-        add(weights_);
-        add(pixel_checksums_);
-    }
+    add(weights_);
+    add(pixel_checksums_);
     return checksum.value();
 }
 

@@ -19,11 +19,10 @@ inline constexpr int kLargestPicture = 4096;
 
 /// Attributes of a sample file that its index is checked against.
 struct SampleHeader {
-    std::int64_t version = 0;
     std::int64_t vocabulary = 0;
     std::int64_t marker = 0;
     std::int64_t channels = 0;
-    std::uint64_t identity = 0;  ///< as stored; version 1 stores none
+    std::uint64_t identity = 0;  ///< as stored
 };
 
 class SampleIndex {
@@ -31,7 +30,7 @@ public:
     /// An index without samples, to be assigned to.
     SampleIndex() = default;
     /// Reads the arrays and checks them against the header and against the file's numbers of tokens and of
-    /// bytes of pixels. Weights are 0 in version 1, which does not store them. Throws Error(bad_data). Beats
+    /// bytes of pixels. Throws Error(bad_data). Beats
     /// on the way, because an index of a billion samples takes minutes.
     SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
                 std::int64_t tokens, std::int64_t pixels, Pulse& pulse);
@@ -70,7 +69,7 @@ private:
     std::vector<PictureSize> shapes_;               ///< [M]
     std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes
     std::vector<std::uint64_t> checksums_;          ///< [N]
-    std::vector<std::uint64_t> pixel_checksums_;    ///< [M]; version 1 has none
+    std::vector<std::uint64_t> pixel_checksums_;    ///< [M]
     std::vector<double> weights_;                   ///< [N]
     std::vector<std::int32_t> markers_;             ///< [M], or none
     std::uint64_t checksum_ = 0;

@@ -9,10 +9,7 @@ namespace maestro::train {
 std::shared_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path,
                                                Pulse& pulse) {
     std::shared_ptr<data::SampleFile> samples;
-    comm::agree(world, [&] {
-        samples = std::make_shared<data::SampleFile>(path, data::Share{world.rank(), world.size()}, pulse);
-    });
-    world.allreduce_sum(samples->weights());
+    comm::agree(world, [&] { samples = std::make_shared<data::SampleFile>(path, pulse); });
     return samples;
 }
 

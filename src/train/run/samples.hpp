@@ -10,8 +10,7 @@
 
 namespace maestro::train {
 
-/// Opens a file of samples on every rank, each of which checks its share of the tokens. Collective; throws on
-/// all ranks what SampleFile throws on one.
+/// Opens a file of samples on every rank. Collective; throws on all ranks what SampleFile throws on one.
 std::shared_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path,
                                                Pulse& pulse);
 /// Lets the index of every rank know where markers stand, each rank reading its share of the tokens. The

@@ -31,16 +31,14 @@ struct SampleArrays {
     std::vector<std::int64_t> sample_offsets{0}, picture_offsets{0}, pixel_offsets{0};
     std::vector<std::int32_t> picture_shape;
     std::vector<std::uint8_t> pixels;
-    /// Of the text of samples and of pictures, and of both as version 1 has it.
-    std::vector<std::uint64_t> checksum, pixel_checksum, whole_checksum;
+    std::vector<std::uint64_t> checksum, pixel_checksum;  ///< of the text of samples, and of pictures
     std::vector<double> weight;
-    /// Of version 2; what the index of version 1 would have as its checksum, unless a test changes it.
-    std::uint64_t identity_change = 0;
+    std::uint64_t identity = 0x123456789abcdef0;
 
     /// A sample; every picture is filled with its own bytes. The first token and markers get weight 0.
     void add(const std::vector<std::int32_t>& ids,
              const std::vector<std::array<std::int32_t, 2>>& shapes = {}) {
-        const auto first = tokens.size(), first_pixel = pixels.size();
+        const auto first = tokens.size();
         weight.push_back(0);
         for (std::size_t i = 0; i < ids.size(); ++i) {
             const bool silent = i == 0 || ids[i] == marker;
@@ -64,35 +62,20 @@ struct SampleArrays {
         append(bytes, loss_weight, first);
         append(bytes, flags, first);
         checksum.push_back(XXH64(bytes.data(), bytes.size(), 0));
-        append(bytes, pixels, first_pixel);
-        whole_checksum.push_back(XXH64(bytes.data(), bytes.size(), 0));
     }
 
-    /// Of what version 1 has in its index.
-    std::uint64_t contents() const {
-        std::string bytes;
-        append(bytes, std::vector<std::int64_t>{vocabulary, marker, channels}, 0);
-        append_index(bytes);
-        append(bytes, whole_checksum, 0);
-        return XXH64(bytes.data(), bytes.size(), 0);
-    }
-    std::uint64_t identity() const { return contents() ^ identity_change; }
     std::uint64_t index_checksum() const {
-        if (version == 1) return contents();
         std::string bytes;
         append(bytes, std::vector<std::int64_t>{vocabulary, marker, channels}, 0);
-        append(bytes, std::vector<std::uint64_t>{identity()}, 0);
-        append_index(bytes);
-        append(bytes, checksum, 0);
-        append(bytes, weight, 0);
-        append(bytes, pixel_checksum, 0);
-        return XXH64(bytes.data(), bytes.size(), 0);
-    }
-    void append_index(std::string& bytes) const {
+        append(bytes, std::vector<std::uint64_t>{identity}, 0);
         append(bytes, sample_offsets, 0);
         append(bytes, picture_offsets, 0);
         append(bytes, picture_shape, 0);
         append(bytes, pixel_offsets, 0);
+        append(bytes, checksum, 0);
+        append(bytes, weight, 0);
+        append(bytes, pixel_checksum, 0);
+        return XXH64(bytes.data(), bytes.size(), 0);
     }
 
     template <class T>
@@ -103,9 +86,8 @@ struct SampleArrays {
 };
 
 /// Two samples of text, and one with two pictures of different sizes.
-inline SampleArrays small_file(std::int64_t version = 2) {
+inline SampleArrays small_file() {
     SampleArrays arrays;
-    arrays.version = version;
     arrays.add({257, 'a', 'b', 258});
     arrays.add({257, 256, 'x', '\n', 256, 'y', 258}, {{5, 7}, {8, 3}});
     arrays.add({257, 'c', 258});
@@ -132,8 +114,7 @@ public:
         number(file, "marker", arrays.marker);
         number(file, "channels", arrays.channels);
         number(file, "index_checksum", static_cast<std::int64_t>(arrays.index_checksum()), H5T_STD_U64LE);
-        if (arrays.version != 1)
-            number(file, "identity", static_cast<std::int64_t>(arrays.identity()), H5T_STD_U64LE);
+        number(file, "identity", static_cast<std::int64_t>(arrays.identity), H5T_STD_U64LE);
         if (!skip("index")) H5Gclose(H5Gcreate2(file, "index", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
         dataset(file, "tokens", H5T_STD_I32LE, arrays.tokens);
         dataset(file, "loss_weight", H5T_IEEE_F32LE, arrays.loss_weight);
@@ -143,12 +124,9 @@ public:
         dataset(file, "index/picture_shape", H5T_STD_I32LE, arrays.picture_shape, 2);
         dataset(file, "index/pixel_offsets", H5T_STD_I64LE, arrays.pixel_offsets);
         dataset(file, "pixels", H5T_STD_U8LE, arrays.pixels);
-        dataset(file, "index/checksum", H5T_STD_U64LE,
-                arrays.version == 1 ? arrays.whole_checksum : arrays.checksum);
-        if (arrays.version != 1) {
-            dataset(file, "index/loss_weight", H5T_IEEE_F64LE, arrays.weight);
-            dataset(file, "index/pixel_checksum", H5T_STD_U64LE, arrays.pixel_checksum);
-        }
+        dataset(file, "index/checksum", H5T_STD_U64LE, arrays.checksum);
+        dataset(file, "index/loss_weight", H5T_IEEE_F64LE, arrays.weight);
+        dataset(file, "index/pixel_checksum", H5T_STD_U64LE, arrays.pixel_checksum);
         for (const auto& [name, make] : instead) make(file);
         H5Fclose(file);
     }
