@@ -95,6 +95,15 @@ SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples) 
     return SampleTable(samples, scenario.graph, std::move(geometries), std::move(expansions));
 }
 
+void check_targets(const data::SampleFile& samples) {
+    for (std::int64_t i = 0; i < samples.size(); ++i)
+        if (samples.index().weight(i) > 0) return;
+    throw Error(ExitCode::bad_data,
+                fmt::format("{}: no token of its {} samples has a loss weight, so that there is nothing to "
+                            "learn and no loss; make the samples again with weights for the tokens to learn",
+                            samples.path().string(), samples.size()));
+}
+
 void check_samples(const Scenario& scenario, const data::SampleFile& samples, bool for_training) {
     const std::string path = samples.path().string();
     for (const model::ModelSpec& m : scenario.models) {
@@ -118,6 +127,7 @@ void check_samples(const Scenario& scenario, const data::SampleFile& samples, bo
                             "samples again with that marker",
                             path, samples.marker(), m.name, m.picture_token));
     }
+    check_targets(samples);
     if (for_training && samples.size() < scenario.global_batch)
         throw Error(ExitCode::bad_deck,
                     fmt::format("data.global_batch: {} samples, but {} holds {}; it may be at most that",

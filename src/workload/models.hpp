@@ -21,8 +21,10 @@ model::Geometry geometry_of(const Scenario& scenario, int section);
 /// it.
 model::Geometry expansion_of(const Scenario& scenario, int section);
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples);
-/// Refuses samples that do not fit the models or the batch: token ids, channels, number. Error(bad_data or
-/// bad_deck).
+/// Refuses a file without any target, which is a token with a loss weight. Error(bad_data).
+void check_targets(const data::SampleFile& samples);
+/// Refuses samples that do not fit the models or the batch (token ids, channels, number), and a file without
+/// any target. Error(bad_data or bad_deck).
 void check_samples(const Scenario& scenario, const data::SampleFile& samples, bool for_training = true);
 
 /// Refuses samples longer than data.sequence_length. Error(bad_data, all_ranks).

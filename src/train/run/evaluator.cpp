@@ -87,11 +87,12 @@ public:
         if (!decoded_.empty()) make_decoder();
     }
 
-    /// Collective. This rank's part of the result; the losses of all samples are divided by `weight`.
+    /// Collective. This rank's part of the result; the losses of all samples are divided by `weight`, which
+    /// is above 0 (workload::check_samples).
     model::Result run(double weight) {
         model::Result result;
         for (std::int64_t step = 1; step <= evaluation_steps(); ++step) {
-            const model::Result of_step = run_step(plan_of(step), weight > 0 ? 1 / weight : 0);
+            const model::Result of_step = run_step(plan_of(step), 1 / weight);
             result.loss += of_step.loss;
             result.tokens += of_step.tokens;
             result.answers += of_step.answers;

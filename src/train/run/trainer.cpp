@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/log.hpp"
 #include "comm/environment.hpp"
@@ -79,7 +80,7 @@ private:
     void run_step(const schedule::StepPlan& plan, double began_s);
     void await_weights();
     void record_expert_loads(std::int64_t step);
-    double loss_scale(const schedule::StepPlan& plan) const;
+    double scale_of_loss(const schedule::StepPlan& plan) const;
     void check_finite(StepSums& sums, std::int64_t step) const;
     void report_times() const;
 
@@ -191,7 +192,8 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     const graph::SectionGraph& graph = job_.context().scenario.graph;
     StepSums sums(graph.sections.size(), graph.stages.size());
     std::vector<io::TaskRow> tasks;
-    sums.add(runner_.run(plan, {.loss_scale = loss_scale(plan)}, tasks));
+    const double loss_scale = scale_of_loss(plan);
+    sums.add(runner_.run(plan, {.loss_scale = loss_scale}, tasks));
 
     // All sections reduce before any updates: the scale of the update follows from the norm over all of
     // them.
@@ -215,7 +217,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     if (world_.rank() != 0) return;
     planner_.step_done(plan, sums);
     const io::StepRow row{.step = plan.step,
-                          .loss = sums.loss(),
+                          .loss = loss_scale > 0 ? sums.loss() : std::numeric_limits<double>::quiet_NaN(),
                           .tokens = static_cast<std::int64_t>(sums.tokens()),
                           .time_s = comm::now_s() - began_s,
                           .grad_norm = norm,
@@ -232,8 +234,9 @@ void Trainer::record_expert_loads(std::int64_t step) {
     if (world_.rank() == 0) recorder_.experts_done(loads.rows(step));
 }
 
-/// Returns 1 / sum of the loss weights of the step, which are known before it begins.
-double Trainer::loss_scale(const schedule::StepPlan& plan) const {
+/// Returns 1 / sum of the loss weights of the step, which are known before it begins; 0 for a step without
+/// targets, whose gradient is 0 and whose loss is NaN.
+double Trainer::scale_of_loss(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
         if (job_.context().scenario.graph.sections[s].loss)
@@ -272,6 +275,7 @@ void Trainer::report_times() const {
     }
     for (const std::string& line : describe_use(world_, graph, use)) log::info("{}", line);
     for (const std::string& line : planner_.describe()) log::info("{}", line);
+    if (const std::string line = log_.describe(); !line.empty()) log::info("{}", line);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "support/errors.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
 #include "workload/cost_model.hpp"
@@ -311,6 +312,25 @@ TEST_F(Planning, AScenarioRunsTheCodeOfThoseSectionsAloneWhoseLayoutIsNew) {
     // A task does not know of other replicas: only the memory and the step's end depend on dp.
     ask(with_layout(1, {.dp = 2}), probes);
     EXPECT_EQ(probes.runs(), 2 * of_both + 3);  // worst and longest micro-batch, and the step's end
+}
+
+TEST_F(Planning, AFileWithoutTargetsIsRefused) {
+    data::SampleArrays arrays;
+    arrays.add({257, 'x', 258});
+    arrays.add({257, 258});
+    arrays.loss_weight = {0, 0, 0, 0, 0.5f};
+    arrays.weight = {0, 0.5};
+    write(arrays);
+    base_.global_batch = 1;
+    check_samples(base_, data::SampleFile(path_));
+    arrays.weight = {0, 0};
+    write(arrays);
+    for (const bool for_training : {true, false}) {
+        const auto refused =
+            testing_support::error_of([&] { check_samples(base_, data::SampleFile(path_), for_training); });
+        EXPECT_EQ(refused.code, ExitCode::bad_data);
+        EXPECT_THAT(refused.what, HasSubstr("no token of its 2 samples has a loss weight"));
+    }
 }
 
 }  // namespace
