@@ -10,6 +10,7 @@ from conftest import DISTILL, FOUR_RANKS, ROOT, TEACHER, VLM, Workspace, mpirun,
 
 sys.path.insert(0, str(ROOT / "scripts/bench"))
 from layout_cases import vlm  # noqa: E402
+from sample_file import Sample, SampleWriter  # noqa: E402
 
 LAYOUTS = str(ROOT / "inputs/layouts.toml")
 
@@ -78,10 +79,28 @@ def test_exchanged_pictures_change_the_loss_but_not_the_text(trained):
     assert seen["names"] == exchanged["names"] and exchanged["loss"] != seen["loss"]
 
 
-def test_text_alone_has_no_names(workspace):
-    workspace.train(2, TEACHER, "teacher", ["train.steps=10"])
+def test_text_alone_has_no_names_and_a_step_without_targets_no_loss(workspace):
+    """Each epoch of three steps has one with the only sample that has targets."""
+    (workspace.path / "runs").mkdir()
+    for name, targets in (("one", 1), ("none", 0)):
+        writer = SampleWriter(workspace.path / f"runs/{name}.h5", vocabulary=260, marker=256)
+        for i in range(12):
+            sample = Sample()
+            sample.add([257], weight=0.0)
+            sample.add([97, 98, 258], weight=float(i < targets))
+            writer.add(sample)
+        writer.close()
+    values = ["data.train=runs/one.h5", "data.global_batch=4", "train.steps=6", "train.log_every=1"]
+    log = workspace.train(2, TEACHER, "teacher", values).stdout
+    none = np.isnan(workspace.losses("teacher"))
+    assert none[:3].sum() == none[3:].sum() == 2 and log.count("loss none (no targets)") == 4
+    assert log.count("warning: step") == 3 and "warning: 4 of 6 steps had no targets" in log
     found = evaluate(workspace, 1, TEACHER, "--checkpoint", "runs/teacher")
     assert found["exact_match"] is None and found["names"] == 0 and found["loss"] > 0
+    none = "data.validation=runs/none.h5"
+    for refused in (evaluate(workspace, 1, TEACHER, "--checkpoint", "runs/teacher", values=[none], expect=65),
+                    workspace.train(2, TEACHER, "none", [*values, none], options=["--dry-run"], expect=65).stderr):  # fmt: skip
+        assert refused.count("runs/none.h5: no token of its 12 samples has a loss weight") == 1
 
 
 def test_distillation_is_judged_by_its_student(workspace):

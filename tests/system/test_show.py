@@ -108,10 +108,17 @@ def test_a_folder_answers_as_transformers_does_and_ends_with_its_eos_token(works
         writer.add(sample)
     writer.close()
     values = ["run.device=cpu", "data.validation=samples.h5"]
-    workspace.train(1, "deck.toml", "run", [*values, "train.steps=1", "optimizer.learning_rate=1e-12"])
+    (workspace.path / "model/tokenizer.json").write_text(json.dumps(tokenizer, indent=1))  # the same in another form
+    log = workspace.train(1, "deck.toml", "run", [*values, "train.steps=1", "optimizer.learning_rate=1e-12"]).stdout
+    assert "could not be checked" not in log
     found = show(workspace, 1, "deck.toml", 1, values)
     assert column(found, "answer") == [" ".join(map(str, expected))] and f"{len(expected)} tokens" in "".join(found)
     assert show(workspace, 2, "deck.toml", 1, [*values, "section.text.layout.tp=2"]) == found
+    tokenizer["added_tokens"][0]["content"] = "<|end|>"
+    (workspace.path / "model/tokenizer.json").write_text(json.dumps(tokenizer))
+    refused = mpirun(2, "train", "deck.toml", "--dry-run", *settings([*values, "section.text.layout.tp=2"]), cwd=workspace.path)
+    assert refused.returncode == 65 and refused.stderr.count("the first id that differs is 280: '<|im_start|>' and '<|end|>'") == 1, refused.stderr
+    assert "made with another tokenizer than that of model" in show(workspace, 1, "deck.toml", 1, values, expect=65)
 
 
 def test_answers_to_pictures_are_the_same_in_every_layout(glyphs):

@@ -7,6 +7,7 @@
 #include "graph/grid.hpp"
 #include "train/run/memory.hpp"
 #include "train/run/picture_exchange.hpp"
+#include "train/run/sample_checks.hpp"
 #include "train/run/samples.hpp"
 #include "workload/decoding.hpp"
 #include "workload/layout.hpp"
@@ -32,6 +33,10 @@ void Preflight::read_samples(bool exchange) {
             throw Error(ExitCode::bad_data, path + ": holds no samples");
         workload::check_samples(scenario_, *samples_, context_.train);
     });
+    if (deck.run.device != "emulated") {
+        description_ = check_tokenizer(context_, *samples_);
+        if (context_.train) check_validation(context_);
+    }
     if (exchange) exchange_pictures(context_.world, *samples_, context_.pulse);
     if (workload::needs_markers(scenario_.graph)) find_markers(context_.world, *samples_, context_.pulse);
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(scenario_, *samples_));
