@@ -53,7 +53,7 @@ def plot_waiting(shares, path):
     figure, (axes,) = new_figure(7.5, 1.6 + 0.5 * place)
     left = np.zeros(len(bars))
     for name, colour in (("compute", COLOURS[0]), ("waiting", COLOURS[1]), ("rest", GREY)):
-        values = np.array([getattr(share, name) for share in bar_shares]) * 100
+        values = np.array([getattr(share, name) or 0.0 for share in bar_shares]) * 100
         axes.barh(places, values, left=left, color=colour, label=name, height=heights)
         for at, start, value in zip(places, left, values):
             if value >= 6:
@@ -70,8 +70,10 @@ def plot_waiting(shares, path):
 
 
 def _running_mean(values, window):
-    """The mean of the last `window` values (of fewer at the start)."""
-    total = np.concatenate([[0.0], np.cumsum(values)])
+    """The mean of the finite ones of the last `window` values (of fewer at the start); NaN where none is."""
+    known = np.isfinite(values)
+    total, count = (np.concatenate([[0.0], np.cumsum(some)]) for some in (np.where(known, values, 0.0), known))
     last = np.arange(1, len(values) + 1)
     first = np.maximum(0, last - window)
-    return (total[last] - total[first]) / np.maximum(1, last - first)
+    with np.errstate(invalid="ignore"):
+        return (total[last] - total[first]) / (count[last] - count[first])

@@ -18,6 +18,8 @@ class Share:
 
     `idle` is a share of the time from the first task of a step on any rank to the last: in it, the ranks run no task of any section.
     In a pipeline these are its bubbles.
+
+    Without tasks or time, shares are None.
     """
 
     ranks: int
@@ -68,9 +70,9 @@ def section_shares(run, skip=1):
 def _share(ranks, rows, idle, steps_s, steps):
     """Returns the members of Share for the tasks `rows`; `ranks` are those that ran such tasks in any step."""
     ranks = np.unique(ranks)
-    if not len(ranks) or steps_s <= 0:
-        return dict(ranks=len(ranks), tasks=len(rows), compute_s=0.0, compute=0.0, waiting=0.0, waiting_min=0.0, waiting_max=0.0, rest=0.0,
-                    idle=0.0)
+    if not len(ranks) or steps_s <= 0 or np.isnan(idle[ranks[0]]):
+        return dict(ranks=len(ranks), tasks=len(rows), **dict.fromkeys(
+            ("compute_s", "compute", "waiting", "waiting_min", "waiting_max", "rest", "idle")))  # fmt: skip
     compute = np.array([(rows.end_s - rows.start_s - rows.weights_s)[rows.rank == rank].sum() for rank in ranks])
     waiting = np.array([(rows.wait_s + rows.weights_s)[rows.rank == rank].sum() for rank in ranks]) / steps_s
     busy = float(compute.mean() / steps_s)

@@ -16,15 +16,26 @@ def summarise(run, skip=1):
     if len(steps):
         warm = slice(skip if len(steps) > skip else 0, None)
         seconds = float(steps.time_s[warm].sum())
-        lowest = int(np.argmin(np.where(np.isfinite(steps.loss), steps.loss, np.inf)))
+        known = np.flatnonzero(np.isfinite(steps.loss))  # a step without targets has no loss
+        lowest = known[np.argmin(steps.loss[known])] if len(known) else None
         facts.update(
             first_step=int(steps.step[0]), last_step=int(steps.step[-1]),
-            first_loss=float(steps.loss[0]), last_loss=float(steps.loss[-1]),
-            lowest_loss=float(steps.loss[lowest]), lowest_loss_step=int(steps.step[lowest]),
+            first_loss=_plain(steps.loss[0]), last_loss=_plain(steps.loss[-1]),
+            lowest_loss=None if lowest is None else float(steps.loss[lowest]),
+            lowest_loss_step=None if lowest is None else int(steps.step[lowest]), steps_without_targets=len(steps) - len(known),
             tokens=int(steps.tokens.sum()), seconds=float(steps.time_s.sum()), step_s=float(np.median(steps.time_s[warm])),
-            tokens_per_s=float(steps.tokens[warm].sum() / seconds) if seconds > 0 else 0.0,
+            tokens_per_s=float(steps.tokens[warm].sum() / seconds) if seconds > 0 else None,
             shares=[share.as_dict() for share in section_shares(run, skip)], experts=latest_loads(run))
     return facts
+
+
+def _plain(value):
+    """A number for JSON; None where it is none."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _shown(value, form, none="none"):
+    return none if value is None else form.format(value)
 
 
 def summary_text(run, skip=1):
@@ -34,10 +45,12 @@ def summary_text(run, skip=1):
         return "\n".join([*lines, "steps        none recorded yet"])
     lines += [
         f"steps        {facts['steps']} ({facts['first_step']} to {facts['last_step']})",
-        f"loss         {facts['first_loss']:.4f} at the first step, {facts['last_loss']:.4f} at the last; lowest "
-        f"{facts['lowest_loss']:.4f} at step {facts['lowest_loss_step']}",
+        f"loss         {_shown(facts['first_loss'], '{:.4f}')} at the first step, {_shown(facts['last_loss'], '{:.4f}')} at the last; lowest "
+        f"{_shown(facts['lowest_loss'], '{:.4f}')} at step {facts['lowest_loss_step']}",
+        *([f"             {facts['steps_without_targets']} steps have no loss, because they had no targets"]
+          if facts["steps_without_targets"] else []),
         f"tokens       {facts['tokens']:,} in {facts['seconds']:.1f} s of steps",
-        f"speed        {facts['tokens_per_s']:,.0f} tokens/s; median step {facts['step_s'] * 1e3:.1f} ms",
+        f"speed        {_shown(facts['tokens_per_s'], '{:,.0f}')} tokens/s; median step {facts['step_s'] * 1e3:.1f} ms",
         f"checkpoints  {', '.join(map(str, facts['checkpoints'])) or 'none'}", *map(_experts_line, facts["experts"]), "",
         shares_text(section_shares(run, skip))]
     return "\n".join(lines)
@@ -60,6 +73,8 @@ def shares_text(shares):
 
 
 def _share_line(name, s):
+    if s.idle is None:
+        return (name, f"{s.ranks}", *["-"] * 5)
     return (name, f"{s.ranks}", f"{s.compute_s * 1e3:.1f} ms", f"{s.compute:.1%}",
             f"{s.waiting:.1%} ({s.waiting_min:>6.1%} - {s.waiting_max:>6.1%})", f"{s.rest:.1%}", f"{s.idle:.1%}")
 
@@ -78,12 +93,13 @@ def compare(first, second, skip=1):
     steps, a, b = np.intersect1d(first.steps.step, second.steps.step, return_indices=True)
     left, right = first.steps.loss[a], second.steps.loss[b]
     facts = {"first": summarise(first, skip), "second": summarise(second, skip), "common_steps": len(steps),
-             "equal_bit_for_bit": bool(len(steps) and np.array_equal(left, right)),
+             "equal_bit_for_bit": bool(len(steps) and np.array_equal(left, right, equal_nan=True)),
              "largest_difference": None, "largest_difference_step": None, "first_difference_step": None,
              "deck_difference": _difference(first.deck, second.deck)}
     if len(steps):
         with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.where(left == right, 0.0, np.abs(left - right) / np.abs(left))
+            # Two steps without targets have equal losses: none.
+            relative = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right) / np.abs(left))
         relative = np.where(np.isnan(relative), np.inf, relative)
         worst = int(np.argmax(relative))
         facts.update(largest_difference=float(relative[worst]), largest_difference_step=int(steps[worst]))
@@ -111,11 +127,11 @@ def compare_text(first, second, skip=1):
     rows = [("", first.name, second.name)]
     for title, key, form in (("steps", "steps", "{}"), ("last loss", "last_loss", "{:.6g}"),
                              ("tokens/s", "tokens_per_s", "{:,.0f}"), ("median step", "step_s", "{:.4f} s")):
-        rows.append((title, *(form.format(facts[side][key]) if key in facts[side] else "-" for side in ("first", "second"))))
+        rows.append((title, *(_shown(facts[side].get(key), form, "-") for side in ("first", "second"))))
     shares = [{s["section"]: s for s in facts[side].get("shares", [])} for side in ("first", "second")]
     for section in dict.fromkeys([*shares[0], *shares[1]]):
         for what in ("waiting", "idle"):
-            rows.append((f"{what}, {section}", *(f"{side[section][what]:.1%}" if section in side else "-" for side in shares)))
+            rows.append((f"{what}, {section}", *(_shown(side.get(section, {}).get(what), "{:.1%}", "-") for side in shares)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines += ["", *(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}" for row in rows), ""]
     lines.append("decks        equal" if not facts["deck_difference"] else "decks        differ (- first, + second):")

@@ -109,9 +109,10 @@ def gaps(rows, rank):
 
 
 def idle_shares(rows, ranks):
-    """Returns the idle share of each of `ranks` over the steps of `rows`, from 0 to 1. `rows` are the tasks of all ranks."""
+    """Returns the idle share of each of `ranks` over the steps of `rows`, from 0 to 1; NaN if they take no time. `rows` are the tasks of all
+    ranks."""
     _, begin, end = spans(rows)
     elapsed = float((end - begin).sum())
     known, place = np.unique(rows.rank, return_inverse=True)
     busy = dict(zip(known, np.bincount(place, weights=rows.end_s - rows.start_s)))
-    return np.maximum(0.0, [1 - busy.get(rank, 0.0) / elapsed if elapsed > 0 else 0.0 for rank in ranks])
+    return np.maximum(0.0, [1 - busy.get(rank, 0.0) / elapsed if elapsed > 0 else np.nan for rank in ranks])

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
@@ -31,9 +32,18 @@ std::vector<double> busy_of(const Result& result) {
     return busy;
 }
 
+/// A ratio to a time of 0, where no task takes any. JSON shows it as null.
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
 double gap_of(const Result& result) {
-    const double gap = result.lower_bound_s > 0 ? result.timeline.makespan_s / result.lower_bound_s - 1 : 0;
+    if (result.lower_bound_s <= 0) return kNone;
+    const double gap = result.timeline.makespan_s / result.lower_bound_s - 1;
     return std::abs(gap) < 1e-12 ? 0 : gap;  // of rounding
+}
+
+/// A share as a percentage, "-" where it is NaN.
+std::string percent(double share, int digits) {
+    return std::isnan(share) ? "-" : fmt::format("{:.{}f}%", 100 * share, digits);
 }
 
 /// Returns the share of the step in which the lanes of the stage run no task of any stage.
@@ -44,7 +54,8 @@ double idle_of(const Result& result, std::size_t stage) {
         if (t.lane >= shape.first_lane && t.lane <= shape.lane(shape.replicas - 1) &&
             (t.lane - shape.first_lane) % shape.lane_stride == 0)
             busy += t.end_s - t.start_s;
-    return result.timeline.makespan_s > 0 ? 1 - busy / shape.replicas / result.timeline.makespan_s : 0.0;
+    if (result.timeline.makespan_s <= 0) return kNone;
+    return 1 - busy / shape.replicas / result.timeline.makespan_s;
 }
 
 }  // namespace
@@ -159,9 +170,10 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     for (std::size_t s = 0; s < busy.size(); ++s) {
         const graph::Layout& layout = graph.section_of(static_cast<int>(s)).layout;
         const double load = busy[s] / result.problem.stages[s].replicas;
-        text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.stage_name(static_cast<int>(s)),
+        text += fmt::format("{:<20}{:>8}{:>14.6g}{:>10}{:>10}", graph.stage_name(static_cast<int>(s)),
                             layout.dp * layout.stage_ranks(), load,
-                            100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
+                            percent(result.lower_bound_s > 0 ? load / result.lower_bound_s : kNone, 1),
+                            percent(idle_of(result, s), 1));
         if (memory) {
             const double bytes = result.memory[s].total();
             text += fmt::format(
@@ -171,10 +183,10 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         }
         text += static_cast<int>(s) == critical && result.policy != "one-size" ? "  critical\n" : "\n";
     }
-    text += fmt::format(
-        "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
-        result.policy, result.problem.samples.size(), graph.world, result.timeline.makespan_s,
-        result.lower_bound_s, 100 * gap_of(result));
+    text +=
+        fmt::format("{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {}",
+                    result.policy, result.problem.samples.size(), graph.world, result.timeline.makespan_s,
+                    result.lower_bound_s, percent(gap_of(result), 2));
     if (result.window_limited)
         text +=
             "\na window is too small for the micro-batches; the plan makes them smaller or orders them as "

@@ -5,7 +5,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
-from maestro_postproc import experts, load_run, timeline_plot
+from maestro_postproc import experts, load_run, plots, timeline_plot
 from maestro_postproc.cli import main
 from maestro_postproc.figures import GREY, SYNC_COLOURS
 from matplotlib.colors import to_rgba
@@ -47,11 +47,17 @@ def test_loss(run_folder, tmp_path):
     assert main(["loss", str(run_folder), "--evaluation", str(tmp_path / "none.txt")]) == 66
 
 
-def test_loss_that_is_not_finite_is_still_drawn(tmp_path):
-    steps = step_rows(40)
-    steps["loss"][20:] = np.nan
+def test_steps_without_targets_have_no_loss(tmp_path, capsys):
+    steps = step_rows(100)
+    expected, steps["loss"][20:] = steps["loss"][19], np.nan
     folder = write_run(tmp_path / "run", steps=steps)
     assert main(["loss", str(folder)]) == 0 and main(["summary", str(folder)]) == 0
+    assert "none at the last" in (text := capsys.readouterr().out) and "80 steps have no loss" in text
+    mean = plots._running_mean(steps["loss"], 2)
+    assert mean[20] == pytest.approx(expected) and np.isnan(mean[21:]).all()
+    assert main(["compare", str(folder), str(folder), "--tolerance", "0", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["first"]
+    assert facts["last_loss"] is None and facts["lowest_loss"] == steps["loss"][:20].min()
 
 
 def test_timeline_picture_and_trace(run_folder):

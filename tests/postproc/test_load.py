@@ -4,6 +4,7 @@ import pytest
 from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import RunError, load_run, section_shares
 from maestro_postproc.experts import latest_loads, layer_loads
+from maestro_postproc.summary import shares_text
 from maestro_postproc.tasks import gaps, idle_shares, syncs_of
 
 
@@ -189,4 +190,5 @@ def test_idle_of_a_rank_without_tasks(run_folder):
 
 def test_a_section_without_tasks_has_no_shares(tmp_path):
     run = load_run(write_run(tmp_path / "run", sections="vision\nlanguage\nidle"))
-    assert section_shares(run)[2].tasks == 0
+    share = section_shares(run)[2]
+    assert share.tasks == 0 and share.idle is None and "idle" in (text := shares_text([share])) and "0.0%" not in text
