@@ -24,7 +24,7 @@ SHAPE = {"width": 512, "heads": 8, "kv_heads": 8, "head_dim": 64, "mlp": 2048}
 DECKS = {"trained": "inputs/teacher.toml", "frozen": "inputs/distill.toml"}
 BYTES = {("trained", "fp32"): lambda d: 4 + 4 + 8 / d, ("trained", "bf16"): lambda d: 2 + 4 + 12 / d,
          ("frozen", "fp32"): lambda d: 4.0, ("frozen", "bf16"): lambda d: 2.0}
-PARAMETERS = re.compile(r"section teacher .* (\d+) parameters")
+PARAMETERS = re.compile(r"section teacher: .* (\d+) parameters")
 
 
 def short_texts(path, tokens):

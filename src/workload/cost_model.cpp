@@ -262,9 +262,10 @@ std::string describe_load(const graph::SectionGraph& graph, const CostModel& cos
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
     std::string text;
     for (std::size_t s = 0; s < loads.size(); ++s)
-        text += fmt::format("{}{} {:.2f}{}", s == 0 ? "" : ", ", graph.sections[s].name, loads[s] / largest,
-                            loads[s] == largest ? " (critical)" : "");
-    return "work per rank, by the cost model: " + text;
+        text += fmt::format("{}{} {:.0f}%{}", s == 0 ? "" : ", ", graph.sections[s].name,
+                            100 * loads[s] / largest,
+                            loads[s] == largest ? " (critical: it bounds the time of a step)" : "");
+    return "work per rank relative to the section with most, as the cost model predicts it: " + text;
 }
 
 }  // namespace maestro::workload

@@ -86,8 +86,9 @@ std::vector<std::string> PlanTotals::describe(const std::vector<std::string>& na
     if (steps_ == 0) return {};
     const auto steps = static_cast<double>(steps_);
     std::vector<std::string> lines{
-        fmt::format("planning: {:.2f} ms a step, of which {:.3f} ms were waited for",
-                    1e3 * planning_s_ / steps, 1e3 * waited_s_ / steps)};
+        fmt::format("planning: rank 0 took {:.2f} ms to plan a step, beside the step before; steps waited "
+                    "{:.3f} ms for their plans (means of {} steps)",
+                    1e3 * planning_s_ / steps, 1e3 * waited_s_ / steps, steps_)};
     if (window_limited_ > 0)
         lines.push_back(fmt::format("a window was too small for the micro-batches of {} of {} steps",
                                     window_limited_, steps_));
@@ -98,10 +99,13 @@ std::vector<std::string> PlanTotals::describe(const std::vector<std::string>& na
                                 100 * static_cast<double>(count) / steps);
     for (std::size_t s = 0; s < load_s_.size(); ++s)
         shares += fmt::format("{}{} {:.0f}%", s == 0 ? "" : ", ", names[s], 100 * load_s_[s] / bound_s_);
+    lines.push_back(fmt::format(
+        "schedule, as the cost model predicts it: the tasks of a step take {:.2f}% longer than the "
+        "lower bound, which no schedule beats",
+        100 * std::max(planned_s_ / bound_s_ - 1, 0.0)));
     lines.push_back(
-        fmt::format("plans by the cost model: {:.2f}% above the lower bound, of which a replica works: {}; "
-                    "critical section {}",
-                    100 * std::max(planned_s_ / bound_s_ - 1, 0.0), shares, critical));
+        fmt::format("  share of that bound in which a rank of each section computes: {}", shares));
+    lines.push_back(fmt::format("  section that bounds the time of a step (the critical one): {}", critical));
     return lines;
 }
 

@@ -294,7 +294,7 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
     const int stages = section.layout.stage_count();
     if (stages > 1)
         description_.push_back(fmt::format(
-            "section {} (colour {}): {} on {}, {} stages, {}, micro_batch {}", section.name, s,
+            "section {}: model {} on {}, {} stages, {}, micro_batch {} samples", section.name,
             scenario.models[s].name, graph::describe_ranks(section), stages, trained, section.micro_batch));
     for (int stage = section.first_stage; stage <= graph.last_stage(s); ++stage) {
         const int index = graph.stages[stage].index;
@@ -305,14 +305,14 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
         const std::string memory = workload::describe(preflight_.memory().stages[stage]);
         const Range layers = scenario.layers[stage];
         if (stages > 1)
-            description_.push_back(fmt::format("  stage {} from rank {}: layers {} to {}, {} parameters, {}",
-                                               index, graph::first_rank_of(graph, stage), layers.begin,
-                                               layers.end - 1, parameters, memory));
+            description_.push_back(fmt::format(
+                "  stage {} from rank {}: layers {} to {}, {} parameters per rank, {}", index,
+                graph::first_rank_of(graph, stage), layers.begin, layers.end - 1, parameters, memory));
         else
-            description_.push_back(
-                fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}",
-                            section.name, s, scenario.models[s].name, graph::describe_ranks(section),
-                            parameters, trained, section.micro_batch, memory));
+            description_.push_back(fmt::format(
+                "section {}: model {} on {}, {} parameters per rank, {}\n  micro_batch {} samples, {}",
+                section.name, scenario.models[s].name, graph::describe_ranks(section), parameters, trained,
+                section.micro_batch, memory));
         if constexpr (!backend::kCuda) continue;
         for (std::string* line : {&report.transports, &report.attention_plans}) {
             world.broadcast(*line, graph::first_rank_of(graph, stage));

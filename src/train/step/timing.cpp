@@ -23,7 +23,7 @@ constexpr std::array kColumns = {
 std::string timing_table(const comm::Communicator& world, std::span<const std::string> sections,
                          std::span<const SectionTimes> mine, const std::vector<bool>& member, double wall_s) {
     std::string table = fmt::format(
-        "time per section over {:.1f} s, seconds over its ranks\n  {:<16} {:>5}  "
+        "time per section in {:.1f} s: seconds of its ranks, and the share of their mean\n  {:<16} {:>5}  "
         "{:<9}{:>10}{:>10}{:>10}{:>8}",
         wall_s, "section", "ranks", "", "min", "mean", "max", "share");
     for (std::size_t s = 0; s < sections.size(); ++s) {
