@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint64_t kMostIds = std::uint64_t{1} << 24;  ///< larger ids are a damaged file's
 constexpr std::size_t kMostTokens = std::size_t{1} << 22;   ///< published tokenizers have up to 2^19
 constexpr std::size_t kMostSpecial = 3;                     ///< that a difference names
+constexpr int kMostLevels = 64;
 
 /// A token for a message.
 std::string shown(std::string_view text) {
@@ -93,7 +94,8 @@ private:
     Level& level(int depth) { return levels_[static_cast<std::size_t>(depth - 1)]; }
     const std::string& key(int depth) { return level(depth).key; }
     bool begin(bool is_object) {
-        if (++depth_ <= kLevels) level(depth_) = {is_object, {}};
+        if (++depth_ > kMostLevels) refuse(fmt::format("its JSON has more than {} levels", kMostLevels));
+        if (depth_ <= kLevels) level(depth_) = {is_object, {}};
         if (in_added()) number_ = kMostIds, content_.clear(), special_ = false;
         listed_ = false;
         return true;
