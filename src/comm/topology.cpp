@@ -154,9 +154,9 @@ std::string Topology::describe() const {
         i = last + 1;
     }
     return fmt::format(
-        "host {}, rank {} of {} here, {} of {} core{} on this node, {} thread{} {} processors {}", host,
+        "host {}, its rank {} of {}, which may use {} of its {} core{}; {} thread{}, {} processors {}", host,
         rank_on_node, ranks_on_node, cores, all_cores, all_cores == 1 ? "" : "s", threads,
-        threads == 1 ? "" : "s", bound ? "bound to" : "free on", list);
+        threads == 1 ? "" : "s", bound ? "bound to" : "not bound, on", list);
 }
 
 bool share_a_clock(const Communicator& world) {

@@ -272,8 +272,11 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
                     Scope::all_ranks);
     if (line.show > 0) print_answers(world, shown, answers);
     const std::string match = sums[2] > 0 ? fmt::format("{:.6f}", sums[3] / sums[2]) : "null";
-    log::info("{}: loss {:.4f}, {:.0f} of {:.0f} answers exact, {:.0f} tokens in {:.1f} s",
-              context.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);
+    const std::string answers_exact = sums[2] > 0
+                                          ? fmt::format("{:.0f} of {:.0f} answers exact", sums[3], sums[2])
+                                          : std::string("no answers that could be exact");
+    log::info("{}: loss {:.4f}, {}, {:.0f} tokens in {:.1f} s", context.deck.data.validation, sums[0],
+              answers_exact, sums[1], comm::now_s() - start);
     log::info("{{\"loss\": {:.9g}, \"exact_match\": {}, \"names\": {:.0f}, \"tokens\": {:.0f}}}", sums[0],
               match, sums[2], sums[1]);
 }

@@ -76,7 +76,8 @@ void Job::prepare_planning() {
         workload::Probes probes;
         costs_ = std::make_unique<workload::CostModel>(preflight_.scenario(), table(), probes);
         if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table());
-        description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table()));
+        if (context_.scenario.graph.sections.size() > 1)
+            description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table()));
     });
 }
 
