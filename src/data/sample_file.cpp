@@ -88,7 +88,7 @@ SampleFile::SampleFile(const std::filesystem::path& name, Pulse& pulse) : file_(
 }
 
 std::string SampleFile::tokenizer_json(Pulse& pulse) const {
-    constexpr std::int64_t kMost = std::int64_t{256} << 20;
+    constexpr std::int64_t kMost = std::int64_t{64} << 20;
     if (tokenizer_bytes_ > kMost)
         refuse(path(), "tokenizer_json",
                fmt::format("{} bytes; a tokenizer has at most {}", tokenizer_bytes_, kMost));

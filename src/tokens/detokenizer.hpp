@@ -15,7 +15,8 @@ public:
     static Detokenizer bytes();
     /// The tokenizer of a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen), or BPE whose
     /// unknown characters are bytes (Llama 2). `path` is named in errors: Error(bad_data) for a text that is
-    /// not a tokenizer, or one with another decoder.
+    /// not a tokenizer, one with another decoder, and one of more than 2^22 tokens. Needs no more memory than
+    /// the text and 16 bytes for each token, whatever the ids.
     static Detokenizer from_json(std::string_view text, const std::string& path);
 
     /// The text of these tokens, special ones included, as UTF-8. What is not valid UTF-8 becomes U+FFFD. An
@@ -31,17 +32,24 @@ private:
         bytes,          ///< pieces are bytes, which make up the text
         byte_fallback,  ///< pieces are text, or single bytes; one space is stripped from the beginning
     };
-    struct Piece {
-        std::string text;
-        bool known = false, special = false;
-        bool byte = false;  ///< byte_fallback: a single byte, which is part of a character
+    /// A token as the tokenizer spells it: where in spelled_.
+    struct Token {
+        std::int32_t id;
+        std::uint32_t begin, size : 31, special : 1;
     };
+    class Reader;
     explicit Detokenizer(Decoder decoder) : decoder_(decoder) {}
-    void add(std::int64_t id, Piece piece);
-    bool knows(std::int32_t id) const;
+    void add(std::int32_t id, std::string_view spelled, bool special);
+    /// After the last add(): the last token of an id counts.
+    void sort();
+    const Token* find(std::int32_t id) const;
+    std::string_view spelling(const Token& token) const {
+        return std::string_view(spelled_).substr(token.begin, token.size);
+    }
 
     Decoder decoder_;
-    std::vector<Piece> pieces_;  ///< by id
+    std::string spelled_;
+    std::vector<Token> tokens_;  ///< by id
 };
 
 /// The ids "eos_token_id" of a model folder's config.json or generation_config.json: a number or a list. None

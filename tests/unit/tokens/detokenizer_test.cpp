@@ -66,21 +66,31 @@ TEST(Detokenizer, RefusesWhatItDoesNotKnow) {
     using testing::HasSubstr;
     EXPECT_THAT(refusal("{\"model\""), HasSubstr("t.json: not a JSON object"));
     EXPECT_THAT(refusal(R"({"decoder": {"type": "WordPiece"}, "model": {"vocab": {}}})"),
-                HasSubstr("'WordPiece' is not built"));
-    EXPECT_THAT(refusal(R"({"decoder": null, "model": {"vocab": {}}})"), HasSubstr("'null' is not built"));
+                HasSubstr("\"WordPiece\" is not built"));
+    EXPECT_THAT(refusal(R"({"decoder": null, "model": {"vocab": {}}})"), HasSubstr("null is not built"));
     EXPECT_THAT(refusal(R"({"decoder": {"type": "ByteLevel"}, "model": {"vocab": [["a", 0]]}})"),
                 HasSubstr("model.vocab is not an object"));
+    EXPECT_THAT(refusal(std::string(100000, '[')), HasSubstr("not a JSON object"));
+    EXPECT_THAT(refusal("{\"decoder\":" + std::string(100000, '[')), HasSubstr("more than 64 levels"));
+    std::string many = R"({"decoder": {"type": "ByteLevel"}, "model": {"vocab": {"":0)";
+    for (int i = 0; i < 1 << 22; ++i) many += ",\"\":0";
+    EXPECT_THAT(refusal(many + "}}}"), HasSubstr("it has more than 4194304 tokens"));
     for (const char* id : {"-1", "1.5", "\"0\"", "1000000000000"})
         EXPECT_THAT(refusal(R"({"decoder": {"type": "ByteLevel"}, "model": {"vocab": {"a\u001b": )" +
                             std::string(id) + "}}}"),
                     HasSubstr("the token 'a\\x1b' has the id " + std::string(id)));
 }
 
-TEST(Detokenizer, KeepsATokenThatIsCalledMerges) {
+/// In any order, with large ids: memory grows with the text and not with the ids. The last of an id counts.
+TEST(Detokenizer, ReadsMembersWhereverTheyStand) {
     const Detokenizer detokenizer = Detokenizer::from_json(
-        R"({"decoder": {"type": "ByteLevel"}, "model": {"merges": [["a", "b"]], "vocab": {"merges": 0}}})",
+        R"({"added_tokens": [{"content": "<e>", "id": 2000000000, "special": true}, {"content": "m", "id": 1}],
+            "model": {"merges": [["a", "b"], {"vocab": {"x": 7}}], "vocab": {"merges": 0, "n": 2, "o": 2}},
+            "decoder": {"type": "ByteLevel"}})",
         "t");
-    EXPECT_EQ(detokenizer.text(Ids{0}), "merges");
+    EXPECT_EQ(detokenizer.text(Ids{0, 1, 2, 2000000000, 7}), "mergesmo<e><id 7>");
+    EXPECT_TRUE(detokenizer.is_special(2000000000));
+    EXPECT_FALSE(detokenizer.is_special(1));
 }
 
 TEST(EndTokens, AreANumberOrAList) {
