@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+import apt_packages  # noqa: F401
 from sample_file import SampleError
 from sample_reader import read_samples
 

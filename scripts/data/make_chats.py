@@ -9,6 +9,7 @@ import json
 import unicodedata
 from pathlib import Path
 
+import apt_packages  # noqa: F401
 import numpy as np
 from glyphs import FACES, render
 from PIL import Image

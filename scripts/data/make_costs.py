@@ -10,6 +10,10 @@ import argparse
 import math
 import pathlib
 import random
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit(f"{sys.argv[0]}: {sys.executable} is older than Python 3.11; use Debian's: /usr/bin/python3 {' '.join(sys.argv)}")
 import tomllib
 
 

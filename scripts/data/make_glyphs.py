@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import unicodedata
 
+import apt_packages  # noqa: F401
 import byte_tokens
 import numpy as np
 from glyphs import FACES, distinct, parse_characters, render

@@ -5,6 +5,7 @@ with noise."""
 import argparse
 import math
 
+import apt_packages  # noqa: F401
 import byte_tokens
 import numpy as np
 from sample_file import LARGEST_PICTURE, Sample, SampleWriter

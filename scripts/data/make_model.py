@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+import apt_packages  # noqa: F401
 import byte_bpe
 import licences
 import numpy as np

@@ -3,6 +3,7 @@
 
 import argparse
 
+import apt_packages  # noqa: F401
 import byte_tokens
 import numpy as np
 from licences import FOLDER as TEXTS
