@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes a sample file from JSONL, one object per line, and pictures (PNG, JPEG).
+"""Makes a sample file from JSONL, one object per line, or a JSON array of such objects, and pictures (PNG, JPEG). The input may be
+compressed by gzip or zstd.
 
   {"text": "a <image> beside a <image>", "images": ["a.png", "b.jpg"], "answer": "a cat and a dog"}
   {"content": [{"text": "look:"}, {"image": "a.png"}, {"answer": "a cat"}]}
@@ -7,16 +8,28 @@
 Paths of pictures are relative to the JSONL file. "answer" is optional; its tokens count for the exact-match rate."""
 
 import argparse
-import json
+import re
 import sys
+import tempfile
 from pathlib import Path
 
+import apt_packages  # noqa: F401
 import byte_tokens
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from json_input import InputError, chunks_of, rows_of
+from picture_size import read_picture
 from sample_file import COUNTS_FOR_EXACT_MATCH, LARGEST_PICTURE, Sample, SampleError, SampleWriter
 
 PLACE = "<image>"
+
+
+class Refusal(SystemExit):
+    """Ends the program with an exit code after it said why."""
+
+    def __init__(self, message, code=65):
+        super().__init__(message)
+        self.code = code
+        print(message, file=sys.stderr)
 
 
 class ByteTokens:
@@ -35,13 +48,13 @@ class HuggingFaceTokens:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise SystemExit("--tokenizer needs the Python package tokenizers: python3 -m pip install --target build/python tokenizers, and "
-                             "then PYTHONPATH=build/python") from None  # fmt: skip
+            raise Refusal("--tokenizer needs the Python package tokenizers: python3 -m pip install --target build/python tokenizers, and "
+                          "then PYTHONPATH=build/python", 69) from None  # fmt: skip
         try:
             self.json = Path(path).read_bytes()
             self._tokenizer = Tokenizer.from_str(self.json.decode("utf-8"))
         except Exception as error:  # tokenizers raises plain Exception
-            raise SystemExit(f"--tokenizer {path}: {error}; use a Hugging Face tokenizer.json") from None
+            raise Refusal(f"--tokenizer {path}: {error}; use a Hugging Face tokenizer.json") from None
         size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.marker, self.begin, self.end, self.vocabulary = size, size + 1, size + 2, size + 3
 
@@ -51,6 +64,8 @@ class HuggingFaceTokens:
 
 def parts_of(record):
     """Returns a record as [("text" | "image" | "answer", string)]; raises SampleError if it is malformed."""
+    if isinstance(record, SampleError):
+        raise record
     if not isinstance(record, dict):
         raise SampleError("not a JSON object")
     unknown = set(record) - {"text", "images", "content", "answer"}
@@ -67,6 +82,8 @@ def parts_of(record):
     for kind, value in parts:
         if not isinstance(value, str):
             raise SampleError(f'"{kind}" must be a string')
+        if found := re.search("[\ud800-\udfff]", value):
+            raise SampleError(f'"{kind}" contains {found[0]!a}, which is half of a character')
     return parts
 
 
@@ -96,34 +113,28 @@ def _interleave(text, images):
 
 
 def load_picture(path, channels, largest):
-    try:
-        with Image.open(path) as image:
-            if max(image.size) > LARGEST_PICTURE and not largest:
-                raise SampleError(f"{path}: {image.size[0]} x {image.size[1]} pixels; at most {LARGEST_PICTURE} are allowed; --largest shrinks pictures")
-            image = image.convert({1: "L", 3: "RGB"}[channels])
-            if largest:
-                image.thumbnail((largest, largest))
-            pixels = np.asarray(image, dtype=np.uint8)
-    except FileNotFoundError:
-        raise SampleError(f"{path}: no such picture") from None
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
-        if isinstance(error, SampleError):
-            raise
-        raise SampleError(f"{path}: not a picture, or damaged ({error})") from None
-    return pixels.reshape(*pixels.shape[:2], channels)
+    image = read_picture(path, path, {1: "L", 3: "RGB"}[channels])
+    if largest:
+        image.thumbnail((largest, largest))
+    elif max(image.size) > LARGEST_PICTURE:
+        raise SampleError(f"{path}: {image.size[0]} x {image.size[1]} pixels; at most {LARGEST_PICTURE} are allowed; --largest shrinks pictures")
+    return np.asarray(image, dtype=np.uint8).reshape(image.height, image.width, channels)
 
 
 def to_sample(record, folder, tokens, options):
     sample = Sample()
     sample.add([tokens.begin], weight=0.0)
+    weight = options.text_weight  # of what the end follows
     for kind, value in parts_of(record):
+        if kind == "answer" or value:
+            weight = options.answer_weight if kind == "answer" else options.text_weight
         if kind == "image":
             sample.add_picture(tokens.marker, load_picture(folder / value, options.channels, options.largest))
         elif kind == "answer":
             sample.add(tokens.encode(value), weight=options.answer_weight, flag=COUNTS_FOR_EXACT_MATCH)
         else:
             sample.add(tokens.encode(value), weight=options.text_weight)
-    sample.add([tokens.end])
+    sample.add([tokens.end], weight=1.0 if weight else 0.0)  # what is only context teaches no end behind it
     if options.longest and len(sample.tokens) > options.longest:
         raise SampleError(f"{len(sample.tokens)} tokens; --longest allows {options.longest}")
     return sample
@@ -131,7 +142,7 @@ def to_sample(record, folder, tokens, options):
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", type=Path, help="JSONL file")
+    parser.add_argument("input", type=Path, help="JSONL file, or a JSON array; also compressed (gzip, zstd)")
     parser.add_argument("output", type=Path, help="sample file to write, .h5")
     parser.add_argument("--tokenizer", default="bytes", help='"bytes", or the path of a Hugging Face tokenizer.json')
     parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="1: grey, 3: colour")
@@ -148,25 +159,34 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     options = parse_arguments(arguments)
     tokens = ByteTokens() if options.tokenizer == "bytes" else HuggingFaceTokens(options.tokenizer)
+    try:
+        make(options, tokens)
+    except InputError as error:
+        raise Refusal(str(error), error.code) from None
+    except OSError as error:
+        raise Refusal(f"{options.output}: {error}", 74) from None
+
+
+def make(options, tokens):
     writer = SampleWriter(options.output, vocabulary=tokens.vocabulary, marker=tokens.marker, channels=options.channels,
                           tokenizer=tokens.name, tokenizer_json=tokens.json)  # fmt: skip
-    errors = []
-    try:
-        with open(options.input, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
+    errors, learned = [], False
+    with tempfile.TemporaryDirectory(dir=options.output.parent, prefix=f".{options.output.name}.") as folder:
+        for chunk in chunks_of(options.input, Path(folder) / "text"):
+            for number, row in rows_of(chunk):
                 try:
-                    writer.add(to_sample(json.loads(line.decode("utf-8")), options.input.parent, tokens, options))
-                except (SampleError, ValueError, RecursionError) as error:
-                    errors.append(f"{options.input}:{number}: {error}")
-    except OSError as error:
-        raise SystemExit(f"{options.input}: {error.strerror}") from None
+                    sample = to_sample(row, options.input.parent, tokens, options)
+                    writer.add(sample)
+                    learned = learned or any(sample.weights)
+                except (SampleError, RecursionError) as error:
+                    errors.append(f"{chunk.name_of(number)}: {error}")
     if not errors and len(writer) == 0:
         errors.append(f"{options.input}: no samples")
     if errors:
         print("\n".join(errors[:20]), file=sys.stderr)
-        raise SystemExit(f"{len(errors)} bad lines; {options.output} was not written")
+        raise Refusal(f"{len(errors)} bad lines; {options.output} was not written")
+    if not learned:
+        raise Refusal(f"{options.input}: nothing to learn, as all loss weights are 0; {options.output} was not written")
     writer.close()
     print(f"{options.output}: {len(writer)} samples")
 

@@ -1,15 +1,39 @@
-"""Reads pictures and scales them as the image processor of Qwen2-VL, Qwen3-VL and Qwen3.5 does, so that no patch needs padding."""
+"""Reads pictures, and scales them as the image processor of Qwen2-VL, Qwen3-VL and Qwen3.5 does, so that no patch needs padding."""
 
 import io
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 from sample_file import LARGEST_PICTURE, SampleError
 
 PROCESSORS = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
+ORIENTATION = 0x0112  # of EXIF
+UPRIGHT = {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
+           6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90}  # fmt: skip
 LONGEST_SHAPE = 200  # the image processor refuses pictures that are longer, in units of their shorter side
+
+
+def read_picture(source, name, mode):
+    """Returns a picture of a path or of the bytes of a file, upright as its EXIF says, in a mode of PIL. Raises SampleError that begins with
+    `name`."""
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            image.load()
+            turn = UPRIGHT.get(_orientation(image))
+            return (image if turn is None else image.transpose(turn)).convert(mode)
+    except FileNotFoundError:
+        raise SampleError(f"{name}: no such picture") from None
+    except Exception as error:  # decoders raise many types if a picture is damaged
+        raise SampleError(f"{name}: not a picture, or damaged ({error or type(error).__name__})") from None
+
+
+def _orientation(image):
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # odd or damaged EXIF; the pixels do not depend on it
+        return 1
 
 
 @dataclass
@@ -63,14 +87,9 @@ class PictureSize:
 
     def load(self, source, name):
         """Returns pixels, uint8 [height, width, 3], of a path or of the bytes of a picture file. Raises SampleError that begins with `name`."""
+        image = read_picture(source, name, "RGB")
         try:
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-                image = ImageOps.exif_transpose(image).convert("RGB")
-                h, w = self.resized(image.height, image.width)
-                return np.asarray(image.resize((w, h), Image.Resampling.BICUBIC), dtype=np.uint8)
-        except FileNotFoundError:
-            raise SampleError(f"{name}: no such picture") from None
+            h, w = self.resized(image.height, image.width)
         except SampleError as error:
             raise SampleError(f"{name}: {error}") from None
-        except (OSError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
-            raise SampleError(f"{name}: not a picture, or damaged ({error})") from None
+        return np.asarray(image.resize((w, h), Image.Resampling.BICUBIC), dtype=np.uint8)

@@ -1,5 +1,8 @@
-import sys
+import gzip
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import make_jsonl
 import numpy as np
@@ -45,6 +48,31 @@ def test_options_shape_pictures_and_weights(folder):
                      options=["--channels", "1", "--largest", "8", "--text-weight", "0", "--answer-weight", "3"])  # fmt: skip
     assert sample.pictures[0].shape == (6, 8, 1)
     assert list(sample.weights) == [0, 0, 0, 3, 1]
+    # The end is learned behind what is learned.
+    only, turned, _ = make(folder, {"text": "ab"}, {"content": [{"answer": "x"}, {"text": "b"}]}, {"text": "", "answer": ""}, options=["--text-weight", "0"])
+    assert not any(only.weights) and list(turned.weights) == [0, 1, 0, 0]
+    with pytest.raises(SystemExit, match="nothing to learn") as ended:
+        make(folder, {"text": "ab"}, options=["--text-weight", "0"])
+    assert ended.value.code == 65
+
+
+def test_pictures_are_turned_upright(folder):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("L", (40, 24)).save(folder / "turned.png", exif=exif)
+    (sample,) = make(folder, {"text": "<image>", "images": ["turned.png"]})
+    assert sample.pictures[0].shape == (40, 24, 3)
+
+
+def test_arrays_and_compressed_files(folder, capsys):
+    expected = make(folder, {"text": "a"}, {"text": "b"})
+    (folder / "own.json").write_bytes(gzip.compress(b'[{"text": "a"},\n{"text": "b"}]'))
+    make_jsonl.main([str(folder / "own.json"), str(folder / "array.h5")])
+    assert [list(s.tokens) for s in read_samples(folder / "array.h5")] == [list(s.tokens) for s in expected]
+    (folder / "own.json").write_text('[{"text": "a"}, 7]')
+    with pytest.raises(SystemExit, match="1 bad lines"):
+        make_jsonl.main([str(folder / "own.json"), str(folder / "bad.h5")])
+    assert "own.json[1]: not a JSON object" in capsys.readouterr().err and not list(folder.glob(".*"))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +93,7 @@ def test_options_shape_pictures_and_weights(folder):
         ({"content": [{"text": "a", "image": "b"}]}, "holds objects"),
         ({"content": [], "images": []}, "belongs to"),
         ({"text": "a", "answer": 1}, "must be a string"),
+        ({"text": "\ud800"}, "half of a character"),
     ],
 )
 def test_bad_lines_are_named(folder, capsys, record, message):
@@ -78,8 +107,9 @@ def test_bad_lines_are_named(folder, capsys, record, message):
 def test_missing_and_empty_inputs(folder):
     with pytest.raises(SystemExit, match="No such file"):
         make_jsonl.main([str(folder / "none.jsonl"), str(folder / "own.h5")])
-    with pytest.raises(SystemExit, match="1 bad lines"):
+    with pytest.raises(SystemExit, match="1 bad lines") as ended:
         make(folder)
+    assert ended.value.code == 65
 
 
 def test_long_samples_are_refused_on_request(folder, capsys):
@@ -101,3 +131,9 @@ def test_hugging_face_tokenizer(folder):
     words.save(str(folder / "tokenizer.json"))
     (sample,) = make(folder, {"text": "a <image> cat dog", "images": ["a.png"]}, options=["--tokenizer", str(folder / "tokenizer.json")])
     assert list(sample.tokens) == [4, 1, 3, 2, 0, 5]
+
+
+def test_another_python_without_packages_is_told(folder):
+    script = Path(make_jsonl.__file__)
+    made = subprocess.run([sys.executable, "-S", "-E", script, "a.jsonl", "a.h5"], capture_output=True, text=True)
+    assert made.returncode == 69 and "lacks the Python packages h5py, numpy, pillow" in made.stderr and f"/usr/bin/python3 {script} a.jsonl a.h5" in made.stderr
