@@ -1,27 +1,15 @@
-"""Reads conversations from JSONL and Parquet, in chunks that processes can read by themselves."""
+"""Reads conversations from JSON and Parquet, in chunks that processes can read by themselves."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 
+import json_input
 import numpy as np
+from json_input import CHUNK_ROWS, Chunk
 from model_folder import FolderError
 from sample_file import SampleError, Xxh64
 
-CHUNK_ROWS, CHUNK_BYTES = 256, 1 << 20
-COLUMNS = ("messages", "images", "tools")
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows `first` to `first` + `count` - 1 of a file, counted from 1. `begin` and `end` are bytes of JSONL, or rows of a row group."""
-
-    path: Path
-    first: int
-    count: int
-    begin: int
-    end: int
-    group: int = -1  # of Parquet
+DEEPEST = 100  # levels of lists and objects; templates and json.dumps recurse
+COLUMNS = ("messages", "conversations", "system", "images", "tools")
 
 
 def _parquet(path):
@@ -42,47 +30,28 @@ def is_parquet(path):
     return path.suffix == ".parquet"
 
 
-def chunks_of(path):
-    """Returns the chunks of a file."""
-    if is_parquet(path):
-        metadata, chunks, first = _parquet(path).metadata, [], 1
-        for group in range(metadata.num_row_groups):
-            rows = metadata.row_group(group).num_rows
-            for begin in range(0, rows, CHUNK_ROWS):
-                end = min(begin + CHUNK_ROWS, rows)
-                chunks.append(Chunk(path, first + begin, end - begin, begin, end, group))
-            first += rows
-        return chunks
-    chunks, first, count, begin, at = [], 1, 0, 0, 0
-    try:
-        with open(path, "rb") as lines:
-            for line in lines:
-                at += len(line)
-                count += 1
-                if count == CHUNK_ROWS or at - begin >= CHUNK_BYTES:
-                    chunks.append(Chunk(path, first, count, begin, at))
-                    first, count, begin = first + count, 0, at
-    except FileNotFoundError:
-        raise FolderError(f"{path}: no such file", 66) from None
-    except OSError as error:
-        raise FolderError(f"{path}: {error.strerror}", 66) from None
-    return chunks + ([Chunk(path, first, count, begin, at)] if count else [])
-
-
-def _bytes_of(chunk):
-    with open(chunk.path, "rb") as file:
-        file.seek(chunk.begin)
-        return file.read(chunk.end - chunk.begin)
+def chunks_of(path, copy):
+    """Returns the chunks of a file. `copy` is the path of a file to make, which must stay, if the text is not that of a regular file."""
+    if not is_parquet(path):
+        return json_input.chunks_of(path, copy)
+    metadata, chunks, first = _parquet(path).metadata, [], 1
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        for begin in range(0, rows, CHUNK_ROWS):
+            end = min(begin + CHUNK_ROWS, rows)
+            chunks.append(Chunk(path, first + begin, end - begin, begin, end, group=group))
+        first += rows
+    return chunks
 
 
 def key_of(chunk, identity):
     """Returns a hash of what the samples of a chunk follow from, pictures in files of their names excepted."""
-    place = f"{chunk.path.resolve().parent}\0{chunk.first}\0{chunk.group}\0"
+    place = f"{chunk.path.resolve().parent}\0{chunk.first}\0{chunk.group}\0{chunk.is_array}\0"
     if is_parquet(chunk.path):
         status = chunk.path.stat()
         contents = f"{chunk.path.name}\0{status.st_size}\0{status.st_mtime_ns}\0{chunk.begin}\0{chunk.end}".encode()
     else:
-        contents = _bytes_of(chunk)
+        contents = json_input.bytes_of(chunk)
     return Xxh64.of(np.array([identity], "<u8"), np.frombuffer(place.encode() + contents, np.uint8))
 
 
@@ -91,15 +60,7 @@ _last_group = None  # (path, group, table) of this process: its chunks follow on
 
 def rows_of(chunk):
     """Yields (number, row) for every row that is not empty; a row that cannot be read is a SampleError."""
-    if is_parquet(chunk.path):
-        yield from _rows_of_parquet(chunk)
-        return
-    for number, line in enumerate(_bytes_of(chunk).split(b"\n"), start=chunk.first):
-        if line.strip():
-            try:
-                yield number, json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError) as error:
-                yield number, SampleError(f"not JSON in UTF-8: {error}")
+    yield from _rows_of_parquet(chunk) if is_parquet(chunk.path) else json_input.rows_of(chunk)
 
 
 def _rows_of_parquet(chunk):
@@ -115,7 +76,7 @@ def _rows_of_parquet(chunk):
         rows = _last_group[2].slice(chunk.begin, chunk.end - chunk.begin).to_pylist()
     except ValueError as error:
         raise FolderError(f"{chunk.path}: row group {chunk.group}: {error}") from None
-    yield from enumerate(rows, start=chunk.first)
+    yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=chunk.first))
 
 
 def _without_none(value):
@@ -125,6 +86,15 @@ def _without_none(value):
     return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 
+def _refuse_deep(value):
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [item for outer in level if isinstance(outer, (dict, list)) for item in (outer.values() if isinstance(outer, dict) else outer)]
+        if not level:
+            return
+    raise SampleError("lists or objects are nested too deeply")
+
+
 def conversation_of(row):
     """Returns the messages as a chat template takes them, the sources of their pictures (paths or bytes) in order, and the tools or
     None. Raises SampleError if the row is malformed."""
@@ -132,14 +102,18 @@ def conversation_of(row):
         raise row
     if not isinstance(row, dict):
         raise SampleError("not a JSON object")
-    if not isinstance(row.get("messages"), list) or not row["messages"]:
-        raise SampleError(f'needs "messages", a list of {{"role": ..., "content": ...}}; it has {", ".join(map(repr, row)) or "nothing"}')
-    row = _without_none({name: row[name] for name in COLUMNS if name in row})
+    row = {name: row[name] for name in row if row[name] is not None}
+    _refuse_deep([row.get(name) for name in COLUMNS])
+    name = "messages" if "messages" in row else "conversations"  # ShareGPT
     listed = row.get("images", [])
+    if not isinstance(row.get(name), list) or not row[name]:
+        raise SampleError(f'needs "messages", a list of {{"role": ..., "content": ...}}; it has {", ".join(map(repr, row)) or "nothing"}')
     if not isinstance(listed, list):
         raise SampleError('"images" must be a list')
     unused, pictures = list(listed), []
-    messages = [_message(message, f"messages[{i}]", unused, pictures) for i, message in enumerate(row["messages"])]
+    messages = [_message(message, f"{name}[{i}]", unused, pictures) for i, message in enumerate(row[name])]
+    if row.get("system") and messages[0] != {"role": "system", "content": row["system"]}:
+        raise SampleError('"system" would be ignored; make it the first of the messages')
     if unused:
         raise SampleError(f'{len(listed)} "images", and {len(listed) - len(unused)} {{"type": "image"}} without a path in the messages')
     return messages, pictures, _tools(row.get("tools"))
@@ -151,17 +125,20 @@ def _tools(tools):
             tools = json.loads(tools)
         except (ValueError, RecursionError) as error:
             raise SampleError(f'"tools" is a string, but not JSON: {error}') from None
-    if tools is not None and not isinstance(tools, list):
-        raise SampleError('"tools" must be a list')
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise SampleError('"tools" must be a list of objects')
     return tools or None
 
 
 def _message(message, place, unused, pictures):
+    if isinstance(message, dict) and "from" in message and not {"role", "content"} & set(message):  # ShareGPT
+        message = {{"from": "role", "value": "content"}.get(key, key): value for key, value in message.items()}
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise SampleError(f'{place} must be {{"role": "system", "user", "assistant" or "tool", "content": ...}}')
-    content = message.get("content", "" if "tool_calls" in message else None)
-    if isinstance(content, str):
-        return {**message, "content": content}
+    message = {key: value for key, value in message.items() if value is not None}  # as transformers
+    content = message.get("content")
+    if isinstance(content, str) or content is None and message.get("tool_calls"):
+        return message
     if not isinstance(content, list):
         raise SampleError(f'{place}.content must be a string or a list of {{"type": "text", ...}} and {{"type": "image", ...}}')
     parts = [_part(part, f"{place}.content[{i}]", unused, pictures) for i, part in enumerate(content)]

@@ -1,18 +1,25 @@
 """Turns a conversation into tokens and finds those that the assistant writes.
 
 A template with {% generation %} says so itself. With any other, the conversation is rendered up to each turn of the assistant: the turn
-begins where the prompt for it ends, and ends with the token that ends it when it is the last. Every boundary must be one of tokens, and
-the tokens before it must be those of the shorter text, because these are what the model sees when it answers."""
+begins where the prompt for it ends, and ends with the special token that ends it when it is the last, or with that behind it when more
+follows. Every boundary must be one of tokens, and the tokens before it must be those of the shorter text, because these are what the
+model sees when it answers.
+
+The conversation is also rendered with a sign in each text: it tells what the template shows, and where."""
 
 import bisect
 import functools
 import os
 import re
 
+from conversation_forms import forms_of, function_of, understood, with_functions
 from model_folder import BEGIN_ANSWER, END_ANSWER
 from sample_file import SampleError
 
 WINDOW = 4096  # characters in which the last special token of a text is looked for
+NO_END = -1
+SIGN = re.compile(r"zq7w(\d{1,6})w7qz", re.IGNORECASE)  # signs are ASCII letters and digits, which templates do not escape
+TOOLS = -1  # the message number of the sign in tools
 
 
 def _strings(value, place):
@@ -20,6 +27,7 @@ def _strings(value, place):
         yield place, value
     elif isinstance(value, dict):
         for key, item in value.items():
+            yield f"{place}: a name", key
             yield from _strings(item, f"{place}.{key}")
     elif isinstance(value, list):
         for number, item in enumerate(value):
@@ -43,26 +51,108 @@ def refuse_special_tokens(value, place, special):
 
 
 def tokens_of(messages, tools, chat):
-    """Returns the ids of a conversation, and for each whether the assistant writes it. Raises SampleError where this is not certain."""
-    if not any(message["role"] == "assistant" for message in messages):
-        raise SampleError("no message of the assistant: nothing to learn")
-    refuse_special_tokens(messages, "messages", chat.special)
+    """Returns the ids of a conversation, and for each whether it is learned. Raises SampleError where this is not certain."""
+    return tokens_and_ends_of(messages, tools, chat)[:2]
+
+
+def tokens_and_ends_of(messages, tools, chat):
+    """Also returns, for each answer that is learned, the special token that ends it, or NO_END."""
+    messages, learned = understood(messages, chat.quoted)
+    if not any(learned):
+        raise SampleError("no message of the assistant that is to be learned: nothing to learn")
     refuse_special_tokens(tools, "tools", chat.special)
-    text = _render(chat, messages, tools)
+    messages, text, places = _shown(messages, tools, chat)
     if chat.template.marks_answers:
-        return _marked(text, chat)
+        return _marked(text, messages, learned, chat)
     ids, ends = chat.encode(text)
-    answers, last = [False] * len(ids), 0
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
+    spans, last = [], 0
+    for i, is_learned in enumerate(learned):
+        if not is_learned:
             continue
         begin = _begin(messages, i, tools, text, ids, ends, chat)
-        end = _end(messages, i, tools, text, ids, ends, begin, chat)
+        end, token = _end(messages, i, tools, text, ids, ends, begin, places, chat)
         if not last <= begin <= end:
             raise SampleError(f"messages[{i}]: the chat template does not keep the order of the messages")
-        answers[begin:end] = [True] * (end - begin)
+        spans.append((begin, end, token))
         last = end
-    return ids, answers
+    answers = [False] * len(ids)
+    for begin, end, _ in spans:
+        answers[begin:end] = [True] * (end - begin)
+    return ids, answers, [token for _, _, token in spans]
+
+
+def _shown(messages, tools, chat):
+    """Returns the messages in a form of which the template shows everything, the text, and where the signs of the messages are in it:
+    (message number, character) in order, or None if signs change more of the text than where they are."""
+    first_error = None
+    for form in forms_of(messages):
+        refuse_special_tokens(form, "messages", chat.special)
+        try:
+            text = _render(chat, form, tools)
+            return form, text, _places(form, tools, text, chat)
+        except SampleError as error:
+            first_error = first_error or error
+    raise first_error
+
+
+def _places(messages, tools, text, chat):
+    """See _shown."""
+    missing, without_signs, places = _render_signed(messages, tools, chat)
+    if TOOLS in missing:
+        raise SampleError('"tools": the chat template does not show them')
+    if missing:
+        raise SampleError(f"messages[{min(missing)}]: the chat template does not show {_what(messages[min(missing)])}")
+    for i, message in enumerate(messages):
+        for n, call in enumerate(message.get("tool_calls") or ()):
+            arguments = function_of(call).get("arguments")
+            if isinstance(arguments, dict) and arguments and str(arguments) in text:
+                raise SampleError(f"messages[{i}].tool_calls[{n}]: the chat template writes the arguments as Python does, {str(arguments)[:80]}, "
+                                  "and not as JSON")  # fmt: skip
+    return places if without_signs == text else None
+
+
+def _render_signed(messages, tools, chat):
+    """Renders the conversation with a sign in each text. Returns the message numbers of signs that the template does not show, the text
+    without signs, and where in it they were, (message number, character)."""
+    owners = []
+
+    def signed(string, owner, at):
+        owners.append(owner)
+        return f"{string[:at]}zq7w{len(owners) - 1}w7qz{string[at:]}"
+
+    def signed_text(string, i):
+        # An answer may have its reasoning before it, which many templates leave out; others look at how a message begins and ends.
+        return signed(string, i, len(string.rstrip()) if messages[i]["role"] == "assistant" else len(string) // 2) if string.strip() else string
+
+    def signed_name(function, i):
+        return {**function, "name": signed(function["name"], i, len(function["name"]))}
+
+    changed = []
+    for i, message in enumerate(messages):
+        message = dict(message)
+        if isinstance(message.get("content"), str):
+            message["content"] = signed_text(message["content"], i)
+        elif message.get("content"):
+            message["content"] = [{**part, "text": signed_text(part["text"], i)} if "text" in part else part for part in message["content"]]
+        if message.get("tool_calls"):
+            message["tool_calls"] = with_functions(message["tool_calls"], lambda function, i=i: signed_name(function, i))
+        changed.append(message)
+    if tools and all(isinstance(function_of(tool).get("name"), str) for tool in tools):
+        tools = with_functions(tools, lambda function: signed_name(function, TOOLS))
+    pieces = SIGN.split(_render(chat, changed, tools))  # text, number of a sign, text, ...
+    numbers = [int(number) for number in pieces[1::2]]
+    missing = [owners[number] for number in sorted(set(range(len(owners))).difference(numbers))]
+    places, at = [], 0
+    for piece, number in zip(pieces[::2], numbers):
+        at += len(piece)
+        if number < len(owners):
+            places.append((owners[number], at))
+    return missing, "".join(pieces[::2]), places
+
+
+def _what(message):
+    calls = "all of its text and calls of tools" if message.get("tool_calls") else "its text"
+    return f"{calls}; its role is {message['role']!r}, and templates usually know system, user, assistant and tool"
 
 
 def _render(chat, messages, tools, prompt=False):
@@ -72,7 +162,7 @@ def _render(chat, messages, tools, prompt=False):
         raise SampleError(str(error)) from None
 
 
-def _marked(text, chat):
+def _marked(text, messages, learned, chat):
     pieces = re.split(f"([{BEGIN_ANSWER}{END_ANSWER}])", text)
     plain, spans = "", []
     for piece in pieces:
@@ -82,16 +172,26 @@ def _marked(text, chat):
             spans[-1][1] = len(plain)
         else:
             plain += piece
+    assistants = [is_learned for message, is_learned in zip(messages, learned) if message["role"] == "assistant"]
+    if not all(assistants):
+        if len(spans) != len(assistants):
+            raise SampleError(f"the chat template has {len(spans)} {{% generation %}} blocks for {len(assistants)} messages of the assistant, so "
+                              "that those of messages that are not to be learned cannot be told")  # fmt: skip
+        spans = [span for span, is_learned in zip(spans, assistants) if is_learned]
     ids, ends = chat.encode(plain)
-    answers = [False] * len(ids)
-    for begin, end in spans:  # every token that overlaps it, as in transformers
+    answers, tokens = [False] * len(ids), []
+    spans = [(begin, end) for begin, end in spans if begin < end]
+    for n, (begin, end) in enumerate(spans):  # every token that overlaps it, as in transformers
         first, stop = bisect.bisect_right(ends, begin), bisect.bisect_right(ends, end)
-        if begin < end:
-            stop += ends[stop - 1] < end  # a token that ends behind the span
-            answers[first:stop] = [True] * (stop - first)
+        stop += ends[stop - 1] < end  # a token that ends behind the span
+        answers[first:stop] = [True] * (stop - first)
+        closing = _closing(plain[begin:end].rstrip(), chat)
+        between = plain[end : spans[n + 1][0]] if n + 1 < len(spans) else None
+        if closing or between is None or chat.special and _any_of(tuple(chat.special)).search(between):
+            tokens.append(chat.special[closing[0]] if closing else NO_END)  # otherwise the next block goes on with the same answer
     if not any(answers):
         raise SampleError("the {% generation %} blocks of the chat template enclose nothing of this conversation")
-    return ids, answers
+    return ids, answers, tokens
 
 
 def _begin(messages, i, tools, text, ids, ends, chat):
@@ -131,25 +231,78 @@ def _last_special(text, stop, ids, ends, chat):
     return None
 
 
-def _end(messages, i, tools, text, ids, ends, begin, chat):
-    """Returns the index behind the last token of message i: behind the special token that ends it, if there is one."""
-    until = text if i + 1 == len(messages) else _render(chat, messages[: i + 1], tools)
+def _closing(text, chat):
+    """Returns the match of the special token that ends the text, or None."""
+    found = list(_any_of(tuple(chat.special)).finditer(text, max(0, len(text) - WINDOW))) if chat.special else []
+    return found[-1] if found and found[-1].end() == len(text) else None
+
+
+@functools.lru_cache
+def _behind(tokens):
+    """White space and the special token behind it."""
+    return re.compile(rf"\s*({_any_of(tokens).pattern})")
+
+
+def _end(messages, i, tools, text, ids, ends, begin, places, chat):
+    """Returns the index behind the last token of message i, and the special token that ends it or NO_END. Where the last message has no
+    such token, `ids` and `ends` get the one that would follow if the conversation went on."""
+
+    def found(match):
+        """What to return for a match of a special token in the text."""
+        index = bisect.bisect_left(ends, match.end(match.lastindex or 0)) if match else len(ids)
+        token = chat.special[match[match.lastindex or 0]] if match else None
+        return (index + 1, token) if index < len(ids) and ids[index] == token else None
+
+    special = tuple(chat.special)
+    last = i + 1 == len(messages)
+    until = text if last else _render(chat, messages[: i + 1], tools)
     shown = until.rstrip()
-    closing = list(_any_of(tuple(chat.special)).finditer(shown, max(0, len(shown) - WINDOW))) if chat.special else []
-    if closing and closing[-1].end() == len(shown):
-        token = chat.special[closing[-1][0]]
-        if text.startswith(shown):
-            index = bisect.bisect_left(ends, len(shown))
-            if index < len(ids) and ids[index] == token:
-                return index + 1
-        elif token in ids[begin:]:
-            # Some templates leave the reasoning out of all answers but the last: the token that ends the answer is the same.
-            return ids.index(token, begin) + 1
-    elif text.startswith(until):
-        until_ids = ids if until == text else chat.encode(until)[0]
+    closing = _closing(shown, chat)
+    if closing and text.startswith(shown) and (end := found(closing)):
+        return end
+    # Some templates end the last answer with another token than those before, or none: what ends it here is behind it.
+    body = shown[: closing.start()] if closing else shown
+    if not last and special and text.startswith(body) and (end := found(_behind(special).match(text, len(body)))):
+        return end
+    if not closing and text.startswith(until):
+        if last and special and (token := _append_end(messages, tools, text, ids, ends, places, chat)) is not None:
+            return len(ids), token
+        until_ids = ids if last else chat.encode(until)[0]
         if ids[: len(until_ids)] == until_ids:
-            return len(until_ids)
+            return len(until_ids), NO_END
         raise SampleError(f"messages[{i}]: its last characters merge with the next message into one token; the chat template should end an "
                           "answer with a special token")  # fmt: skip
+    # Some leave the reasoning out of all answers but the last: the text of this one is somewhere behind its beginning.
+    if places is not None and special:
+        start = max([at for owner, at in places if owner == i] + [ends[begin - 1] if begin else 0])
+        stop = min([at for owner, at in places if owner > i] or [len(text)])
+        same = re.compile(f"({re.escape(closing[0])})").search(text, start, stop) if closing else None
+        behind = None if messages[i].get("tool_calls") else _behind(special).match(text, start, stop)
+        if end := found(same) or found(behind):
+            return end
     raise SampleError(f"messages[{i}]: the chat template renders the answer differently when more follows, and ends it with no special token; "
                       "use a template with {% generation %} (--chat-template)")  # fmt: skip
+
+
+def _append_end(messages, tools, text, ids, ends, places, chat):
+    """Appends the special token behind the last message, if more followed, and white space before it. Returns the token, or None."""
+    last = len(messages) - 1
+    more = {"role": "tool" if messages[last].get("tool_calls") else "user", "content": "Hello"}
+    try:
+        _, longer, longer_places = _render_signed([*messages, more], tools, chat)
+    except SampleError:
+        return None
+    at, longer_at = (max([at for owner, at in found if owner == last], default=None) for found in (places or [], longer_places))
+    if at is None or longer_at is None:
+        return None
+    rest = text[at:].rstrip()  # of the answer, behind its text; what is before may differ, such as reasoning
+    match = _behind(tuple(chat.special)).match(longer, longer_at + len(rest)) if longer.startswith(rest, longer_at) else None
+    if match is None or chat.special[match[1]] == chat.marker:
+        return None
+    whole = text.rstrip() + match[0]
+    whole_ids, whole_ends = chat.encode(whole)
+    if not whole.startswith(text) or whole_ids[: len(ids)] != ids or whole_ids[-1] != chat.special[match[1]]:
+        return None
+    ids += whole_ids[len(ids) :]
+    ends += whole_ends[len(ends) :]
+    return ids[-1]

@@ -4,15 +4,15 @@ Only what the assistant writes is learned: the text of its messages and the toke
 
   scripts/data/conversations.py models/Qwen3-VL-2B-Instruct --input chats.jsonl --output data/chats.h5
 
-A line of JSONL, or a row of Parquet (.parquet) with these columns:
+A line of JSONL, an element of a JSON array (both also compressed by gzip or zstd), or a row of Parquet (.parquet) with these columns:
 
   {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello! How can I help?"}]}
   {"messages": [{"role": "user", "content": [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "What is it?"}]},
                 {"role": "assistant", "content": "A cat."}]}
 
-Roles are those that the chat template knows, usually system, user, assistant and tool. A picture is a path relative to the input file,
-or bytes in Parquet; {"type": "image"} without a path takes the next of a list "images" beside "messages". "tools" is a list for the
-template. Other columns are ignored.
+Roles are those that the chat template knows, usually system, user, assistant and tool. A message of the assistant with "weight": 0 or
+"train": false is not learned. A picture is a path relative to the input file, or bytes in Parquet; {"type": "image"} without a path takes
+the next of a list "images" beside "messages". "tools" is a list for the template. Other columns are ignored.
 
 An interrupted run continues when the same command is given again. Until the end, OUTPUT.parts holds what is done."""
 
@@ -27,20 +27,23 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
+import apt_packages  # noqa: F401
 import numpy as np
 from conversation_rows import chunks_of, conversation_of, key_of, rows_of
-from conversation_tokens import tokens_of
+from conversation_tokens import NO_END, tokens_and_ends_of
+from json_input import InputError
 from model_folder import FolderError, read_chat
 from sample_file import SampleError, SampleWriter, Xxh64, check_sample
 from sample_parts import Part, PartWriter, has_key
 
 CHANNELS = 3
-PARTS_VERSION = 1  # raise it when the same input gives other samples
+PARTS_VERSION = 2  # raise it when the same input gives other samples
 MOST_ERRORS = 1000
 USAGE, BAD_DATA, FAILED, STOPPED = 64, 65, 74, 75
 
@@ -54,21 +57,23 @@ class Refused(Exception):
 
 
 def sample_of(row, folder, chat):
-    """Returns ids, answers (uint8: 1 at tokens that are learned) and pictures of a row. Raises SampleError."""
+    """Returns ids, answers (uint8: 1 at tokens that are learned), pictures and the ends of the answers of a row. Raises SampleError."""
     messages, sources, tools = conversation_of(row)
     if sources and chat.picture is None:
         raise SampleError("has pictures, and the model folder has no preprocessor_config.json and token for them: it is a model of text alone")
-    ids, answers = tokens_of(messages, tools, chat)
+    ids, answers, ends = tokens_and_ends_of(messages, tools, chat)
     ids, answers = np.array(ids, "<i8"), np.array(answers, "u1")
     markers = int((ids == chat.marker).sum())
     if markers != len(sources):
         raise SampleError(f"{len(sources)} pictures, and the chat template writes {markers} markers (token {chat.marker})")
     answers[ids == chat.marker] = 0
     answers[:1] = 0  # nothing predicts the first token
+    if not answers.any():
+        raise SampleError("nothing to learn: no token of the assistant, or only one that nothing predicts")
     names = [source if isinstance(source, str) else f"picture {i + 1}" for i, source in enumerate(sources)]
     pictures = [chat.picture.load(source if isinstance(source, bytes) else folder / source, name) for source, name in zip(sources, names)]
     check_sample(ids, answers.astype("<f4"), answers, pictures, vocabulary=chat.vocabulary, marker=chat.marker, channels=CHANNELS)
-    return ids, answers, pictures
+    return ids, answers, pictures, ends
 
 
 class Job:
@@ -87,14 +92,13 @@ class Job:
         part, errors = PartWriter(self.folder, number), 0
         for line, row in rows_of(chunk):
             try:
-                ids, answers, pictures = sample_of(row, chunk.path.parent, self.chat)
+                ids, answers, pictures, ends = sample_of(row, chunk.path.parent, self.chat)
             except (SampleError, RecursionError) as error:
                 part.add_error(line, str(error) if isinstance(error, SampleError) else "lists or objects are nested too deeply")
                 errors += 1
                 continue
             grown = sum(self.chat.picture.tokens_of(*picture.shape[:2]) - 1 for picture in pictures)
-            content = Xxh64.of(ids, answers, *pictures)
-            part.add(line, ids, answers, pictures, len(ids) + grown, content)
+            part.add(line, ids, answers, pictures, len(ids) + grown, Xxh64.of(ids, *pictures), ends)
         part.close(key)
         return False, errors
 
@@ -181,7 +185,7 @@ def select(job, count, options):
         if options.too_long == "refuse":
             bad += [(line, f"{length} tokens; --max-tokens allows {options.max_tokens}")
                     for line, length in zip(part.lines, part.whole_lengths) if length > options.max_tokens]  # fmt: skip
-        errors += [f"{chunk.path}:{line}: {message}" for line, message in sorted(bad)]
+        errors += [f"{chunk.name_of(line)}: {message}" for line, message in sorted(bad)]
     if errors:
         print("\n".join(errors[:20]), file=sys.stderr)
         more = f" (and the rest of the input was not read after {MOST_ERRORS})" if count < len(job.chunks) else ""
@@ -206,14 +210,15 @@ class Lengths:
     """Counts what a file gets, for the report."""
 
     def __init__(self):
-        self._tokens, self._pictures, self._learned = [], [], 0
+        self._tokens, self._pictures, self._learned, self._ends = [], [], 0, Counter()
 
-    def add(self, whole_length, sample):
+    def add(self, whole_length, sample, ends):
         self._tokens.append(int(whole_length))
         self._pictures.append(len(sample.pictures))
         self._learned += int(np.sum(sample.flags))
+        self._ends.update(ends.tolist())
 
-    def report(self, path):
+    def report(self, path, chat):
         total = sum(self._tokens)
         lines = [f"{path}: {len(self._tokens)} conversations, {total} tokens, {100 * self._learned / total:.1f}% of them with loss, "
                  f"{sum(self._pictures)} pictures"]  # fmt: skip
@@ -221,7 +226,19 @@ class Lengths:
             if any(values):
                 low, middle, high, most = (int(np.quantile(values, q, method="inverted_cdf")) for q in (0, 0.5, 0.9, 1))
                 lines.append(f"  {name:8} of a conversation: min {low}, median {middle}, 90% at most {high}, max {most}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._unknown_ends(chat)])
+
+    def _unknown_ends(self, chat):
+        """Yields a warning for each kind of end at which a program that loads the folder does not stop."""
+        count = sum(self._ends.values())
+        for token, times in sorted(self._ends.items()):
+            if token == NO_END:
+                yield (f"  warning: {times} of {count} answers have no special token at their end that is learned, so the model does not learn "
+                       "to stop behind them; use a template that writes one (--chat-template)")  # fmt: skip
+            elif chat.ends and token not in chat.ends:
+                known = ", ".join(chat.decode([end]) or str(end) for end in sorted(chat.ends))
+                yield (f"  warning: {times} of {count} answers end with {chat.decode([token])} (token {token}), and the folder's eos_token_id is "
+                       f"that of {known}: programs that load the folder do not stop there unless generation_config.json names it")  # fmt: skip
 
 
 def shown(sample, chat):
@@ -245,7 +262,7 @@ def write(job, parts, chosen, options):
         for i, sample in enumerate(part.samples(CHANNELS)):
             if which := kept[i]:
                 files[which].add(sample)
-                lengths[which].add(part.whole_lengths[i], sample)
+                lengths[which].add(part.whole_lengths[i], sample, part.ends[i])
                 if which == 1 and left > 0:
                     print(shown(sample, chat), end="\n\n")
                     left -= 1
@@ -253,7 +270,7 @@ def write(job, parts, chosen, options):
     for which in reversed(used):
         files[which].close()
     progress.end()
-    return "\n".join(lengths[which].report(paths[which]) for which in used)
+    return "\n".join(lengths[which].report(paths[which], chat) for which in used)
 
 
 @contextmanager
@@ -293,7 +310,7 @@ def make(options, read=read_chat):
                 partial.unlink()
         chat = read(options.folder, template=options.chat_template, template_variables=dict(options.template_variable), marker=options.marker,
                     limits=(options.min_pixels, options.max_pixels), date=date_of(folder, options))  # fmt: skip
-        chunks = [chunk for path in options.input for chunk in chunks_of(path)]
+        chunks = [chunk for n, path in enumerate(options.input) for chunk in chunks_of(path, folder / f"input-{n}.text")]
         if not chunks:
             raise Refused(f"{', '.join(map(str, options.input))}: no conversations")
         job = Job(chat, chunks, folder)
@@ -338,7 +355,7 @@ def parse_arguments(arguments=None):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="model folder: tokenizer.json, tokenizer_config.json, config.json, and a chat template; "
                         "preprocessor_config.json or processor_config.json for pictures")  # fmt: skip
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSONL or Parquet files, in this order")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSONL, JSON or Parquet files, in this order")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="sample file to write, .h5")
     parser.add_argument("--validation-output", type=Path, metavar="FILE", help="second sample file, of conversations that --output lacks")
     parser.add_argument("--validation-share", type=_share, metavar="X", help="share of the conversations that --validation-output gets, "
@@ -379,7 +396,7 @@ def main(arguments=None, read=read_chat):
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         make(options, read)
-    except (Refused, FolderError) as error:
+    except (Refused, FolderError, InputError) as error:
         print(error, file=sys.stderr)
         sys.exit(error.code)
     except BrokenProcessPool:

@@ -75,9 +75,9 @@ class ChatTemplate:
 
 @dataclass
 class Chat:
-    """How conversations become tokens. `encode` returns the ids of a text and the end of each token in it, `decode` the
-    text of ids. `special` maps the special
-    tokens to their ids. `picture` is None where the folder has no pictures; `marker` then is an id that no text contains."""
+    """How conversations become tokens. `encode` returns the ids of a text and the end of each token in it, `decode` the text of ids.
+    `special` maps the special tokens to their ids. `picture` is None where the folder has no pictures; `marker` then is an id that no
+    text contains. `ends` are the ids at which programs that load the folder stop, and `quoted` the words in quotes of the template."""
 
     encode: object
     decode: object
@@ -88,6 +88,8 @@ class Chat:
     picture: PictureSize = None
     tokenizer_json: bytes = b""
     identity: int = 0
+    ends: frozenset = frozenset()
+    quoted: frozenset = frozenset()
 
 
 def _json(path, default=None):
@@ -160,6 +162,18 @@ def _variables(folder, config):
     return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
+def _ends(folder, model, tokenizer, variables):
+    """Returns the ids at which an answer ends: of the first file that names any."""
+    text_model = model.get("text_config")
+    for config in (_json(folder / "generation_config.json", {}), model, text_model if isinstance(text_model, dict) else {}):
+        ids = config.get("eos_token_id")
+        ids = ids if isinstance(ids, list) else [ids]
+        if found := frozenset(number for number in ids if type(number) is int):
+            return found
+    number = tokenizer.token_to_id(variables.get("eos_token", ""))
+    return frozenset() if number is None else frozenset([number])
+
+
 def _picture_size(folder, limits):
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (path := folder / name).exists():
@@ -216,13 +230,14 @@ def read_chat(folder, *, template=None, template_variables=None, marker=None, li
     vocabulary = max(size, number + 1) if vocabulary is None else vocabulary
     if not 0 <= number < vocabulary:
         raise FolderError(f"{folder}: the marker of pictures is token {number}, and config.json has a vocab_size of {vocabulary}")
-    special = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    ends = _ends(folder, model, tokenizer, variables)
+    special = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special or i in ends}
     if known and tokenizer.id_to_token(number) is not None:
         special[tokenizer.id_to_token(number)] = number
     picture = _picture_size(folder, limits) if known else None
     date = date or datetime.datetime.now()
     shown = date.strftime("%Y-%m-%d") if "strftime_now" in source else None
-    settings = [source, variables, template_variables, number, vocabulary, vars(picture) if picture else None, shown]
+    settings = [source, variables, template_variables, number, vocabulary, vars(picture) if picture else None, shown, sorted(special.items())]
 
     def encode(text):
         encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -231,5 +246,7 @@ def read_chat(folder, *, template=None, template_variables=None, marker=None, li
     def decode(ids):
         return tokenizer.decode(ids, skip_special_tokens=False)
 
+    identity = Xxh64.of(np.frombuffer(tokenizer_json + json.dumps(settings).encode(), np.uint8))
+    quoted = frozenset(word for _, word in re.findall(r"""(["'])(\w+)\1""", source))
     return Chat(encode, decode, ChatTemplate(source, {**variables, **(template_variables or {})}, date), special, number, vocabulary, picture,
-                tokenizer_json, Xxh64.of(np.frombuffer(tokenizer_json + json.dumps(settings).encode(), np.uint8)))  # fmt: skip
+                tokenizer_json, identity, ends, quoted)  # fmt: skip

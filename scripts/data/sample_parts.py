@@ -20,9 +20,10 @@ class PartWriter:
         self._tokens, self._answers = array("i"), array("B")
         self._lengths, self._lines, self._whole = array("q"), array("q"), array("q")
         self._hashes, self._pictures, self._shapes = array("Q"), array("q"), array("i")
+        self._ends, self._end_counts = array("i"), array("i")
         self._errors = []
 
-    def add(self, line, ids, answers, pictures, whole_length, content_hash):
+    def add(self, line, ids, answers, pictures, whole_length, content_hash, ends):
         self._tokens.extend(ids)
         self._answers.extend(answers)
         self._lengths.append(len(ids))
@@ -30,6 +31,8 @@ class PartWriter:
         self._whole.append(whole_length)
         self._hashes.append(content_hash)
         self._pictures.append(len(pictures))
+        self._ends.extend(ends)
+        self._end_counts.append(len(ends))
         for picture in pictures:
             self._shapes.extend(picture.shape[:2])
             self._file = self._file or open(self._pixels, "wb")
@@ -46,6 +49,7 @@ class PartWriter:
         arrays = {"tokens": np.array(self._tokens, "<i4"), "answers": np.array(self._answers, "u1"), "lengths": np.array(self._lengths, "<i8"),
                   "lines": np.array(self._lines, "<i8"), "whole_lengths": np.array(self._whole, "<i8"), "hashes": np.array(self._hashes, "<u8"),
                   "pictures": np.array(self._pictures, "<i8"), "shapes": np.array(self._shapes, "<i4").reshape(-1, 2),
+                  "ends": np.array(self._ends, "<i4"), "end_counts": np.array(self._end_counts, "<i4"),
                   "error_lines": np.array([line for line, _ in self._errors], "<i8"),
                   "error_messages": np.array([message.encode("utf-8", "replace") for _, message in self._errors] or [b""]),
                   "bytes": np.array([self._bytes], "<i8"), "key": np.array([key], "<u8")}  # fmt: skip
@@ -70,17 +74,18 @@ def has_key(folder, number, key):
 
 
 class Part:
-    """A complete part: `lines`, `whole_lengths` (with the tokens that pictures have in the model), `hashes` (of the contents) and
-    `pictures` (their number) by sample, and `errors`, (line, message)."""
+    """A complete part: `lines`, `whole_lengths` (with the tokens that pictures have in the model), `hashes` (of the contents), `pictures`
+    (their number) and `ends` (the tokens that end the answers) by sample, and `errors`, (line, message)."""
 
     def __init__(self, folder, number):
         self._npz, self._pixels = _paths(folder, number)
         with np.load(self._npz) as part:
             self.lines, self.whole_lengths, self.hashes, self.pictures = (part[n] for n in ("lines", "whole_lengths", "hashes", "pictures"))
+            self.ends = np.split(part["ends"], np.cumsum(part["end_counts"])[:-1])
             self.errors = [(int(line), message.decode("utf-8")) for line, message in zip(part["error_lines"], part["error_messages"])]
 
     def samples(self, channels):
-        """Yields the samples; the assistant's tokens have weight 1 and count for the exact-match rate."""
+        """Yields the samples; tokens that are learned have weight 1 and count for the exact-match rate."""
         with np.load(self._npz) as part:
             tokens, answers, shapes = part["tokens"], part["answers"], part["shapes"]
             offsets = np.concatenate([[0], np.cumsum(part["lengths"])])

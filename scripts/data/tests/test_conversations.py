@@ -1,8 +1,10 @@
 """The tool with a tokenizer and templates in Python, so that it is tested where the packages tokenizers and jinja2 are missing."""
 
+import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +116,11 @@ def test_a_template_that_marks_answers():
         return "".join(BEGIN_ANSWER * (m["role"] == "assistant") + m["content"] + END_ANSWER * (m["role"] == "assistant") + "\n" for m in messages)
 
     assert learned(turns("a", "b\n", "c", "d"), ended, marks_answers=True)[0] == ["b\n\n", "d"]
+    messages = turns("a", "b", "c", "d")
+    messages[1]["weight"] = 0
+    assert learned(messages, marked, marks_answers=True)[0] == ["d"]
+    with pytest.raises(SampleError, match=r"4 {% generation %} blocks for 2 messages"):
+        learned(messages, lambda *rest: marked(*rest) * 2, marks_answers=True)
     with pytest.raises(SampleError, match="enclose nothing"):
         learned(turns("a", "b"), chatml, marks_answers=True)
 
@@ -123,6 +130,70 @@ def test_a_template_without_special_tokens():
         return "".join(f"[{m['content']}]" if m["role"] == "user" else f" {m['content']} ." for m in messages)
 
     assert learned(turns("a", "b", "c", "d"), plain)[0] == [" b .", " d ."]
+
+
+ENDS = {"<|im_end|>": 1, "<|human|>": 7, "<|helper|>": 8, "<|stop|>": 9}
+
+
+def with_ends(end, last_end, think=""):
+    """A template with these ends of answers, and of messages of the user the former; `think` is before the last answer alone."""
+    def render(messages, tools=None, prompt=False):
+        text = ""
+        for m in messages:
+            answer, last = m["role"] == "assistant", m is messages[-1]
+            text += ("<|helper|>" if answer else "<|human|>") + "\n" + think * (answer and last) + m["content"] + (last_end if answer and last else end)
+        return text + "<|helper|>\n" * prompt
+
+    return render
+
+
+@pytest.mark.parametrize("render, answers, warnings", [
+    (with_ends("", ""), ["b<|human|>", "d<|human|>"], ["<|human|>"]),  # the marker of the next message ends an answer, and also the last
+    (with_ends("<|im_end|>", "<|stop|>"), ["b<|im_end|>", "d<|stop|>"], ["<|stop|>"]),
+    (with_ends("<|im_end|>", ""), ["b<|im_end|>", "d<|im_end|>"], []),
+    (with_ends("", "<|stop|>"), ["b<|human|>", "d<|stop|>"], ["<|human|>", "<|stop|>"]),
+    (with_ends("<|im_end|>", "<|stop|>", "<t>"), ["b<|im_end|>", "<t>d<|stop|>"], ["<|stop|>"]),
+    (with_ends("", "", "<t>"), ["b<|human|>", "<t>d<|human|>"], ["<|human|>"]),
+    (with_ends(".", "."), ["b.<|human|>", "d.<|human|>"], ["<|human|>"]),
+])  # fmt: skip
+def test_what_ends_an_answer_is_learned(folder, capsys, monkeypatch, render, answers, warnings):
+    """Also where the template ends answers with another token when more follows, or with none; the report names what the folder does not know."""
+    monkeypatch.setattr(sys.modules[__name__], "SPECIAL", ENDS)
+    monkeypatch.setattr(sys.modules[__name__], "NAMES", {number: text for text, number in ENDS.items()})
+    assert learned(turns("a", "b", "c", "d"), render, special=ENDS)[0] == answers
+    run(folder, {"messages": turns("a", "b", "c", "d")}, chat=chat_of(render, special=ENDS, ends=frozenset([1])))
+    report = capsys.readouterr().out
+    assert re.findall(r"warning: [12] of 2 answers end with (\S+) \(token \d\), and the folder's eos_token_id is that of <.im_end.>", report) == warnings
+    assert report.count("warning") == len(warnings)
+
+
+@pytest.mark.parametrize("rendered, count", [("{0} .", 2), (BEGIN_ANSWER + "{0}" + END_ANSWER + "<|im_end|>", 2),
+                                             (BEGIN_ANSWER + "{0}" + END_ANSWER + "|" + BEGIN_ANSWER + "<|im_end|>\n" + END_ANSWER, 0)])  # fmt: skip
+def test_answers_without_a_learned_end_are_counted(folder, capsys, rendered, count):
+    def render(messages, tools=None, prompt=False):
+        return "".join(rendered.format(m["content"]) if m["role"] == "assistant" else f"[{m['content']}]" for m in messages)
+
+    run(folder, {"messages": turns("a", "b", "c", "d")}, chat=chat_of(render, marks_answers=BEGIN_ANSWER in rendered))
+    found = re.findall(r"warning: (\d) of 2 answers have no special token at their end that is learned", capsys.readouterr().out)
+    assert found == [str(count)] * (count > 0)
+
+
+def known_roles(messages, tools=None, prompt=False):
+    return chatml([m for m in messages if m["role"] in ("system", "user", "assistant")], tools, prompt)
+
+
+def test_messages_that_the_template_does_not_show_are_refused_and_plain_roles_mapped():
+    other = [{"role": role, "content": role} for role in ("developer", "human", "gpt")]
+    assert learned(other, known_roles)[1] == chatml([{"role": m, "content": n["role"]} for m, n in zip(("system", "user", "assistant"), other)])
+    assert learned([*other, *turns("a", "b")], quoted={"developer", "gpt"})[0] == ["b<|im_end|>"]  # roles of the template's own
+    for role in ("narrator", "User"):
+        with pytest.raises(SampleError, match=rf"messages\[2\]: the chat template does not show its text; its role is '{role}'"):
+            learned([*turns("a", "b"), {"role": role, "content": "b"}], known_roles)
+    calls = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}], "content": "b"}
+    with pytest.raises(SampleError, match=r"messages\[1\]: the chat template does not show all of its text and calls"):
+        learned([*turns("a"), calls])
+    with pytest.raises(SampleError, match='"tools": the chat template does not show them'):
+        tokens_of(turns("a", "b"), [{"name": "look"}], chat_of())
 
 
 def broken(messages, tools=None, prompt=False):
@@ -158,8 +229,9 @@ def test_what_cannot_be_located_is_refused(messages, render, message):
 
 
 def test_special_tokens_in_tools_are_refused():
-    with pytest.raises(SampleError, match=r"tools\[0\].name contains"):
-        tokens_of(turns("a", "b"), [{"name": "<|im_start|>"}], chat_of())
+    for tool, place in (({"name": "<|im_start|>"}, "name contains"), ({"a": {"<|im_end|>": 1}}, "a: a name contains")):
+        with pytest.raises(SampleError, match=rf"tools\[0\].{place}"):
+            tokens_of(turns("a", "b"), [tool], chat_of())
     assert conversation_tokens.refuse_special_tokens(None, "tools", SPECIAL) is None
 
 
@@ -218,8 +290,23 @@ def picture_row(source, **more):
     return {"messages": [{"role": "user", "content": [{"type": "image", **source}]}, {"role": "assistant", "content": "x"}], **more}
 
 
+def answer(**more):
+    return {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", **more}]}
+
+
 @pytest.mark.parametrize("row, message", [
     ("{", "not JSON"),
+    (answer(weight=0), "nothing to learn"),
+    (answer(weight=0.5), "messages[1].weight is 0.5; allowed are 0 and 1"),
+    (answer(train="no"), "messages[1].train is 'no'; allowed are true and false"),
+    (answer(train=True, weight=0), "says both"),
+    (answer(train_detail=[]), "messages[1].train_detail would be ignored"),
+    ({"messages": [{"role": "user", "content": "a", "weight": 1}, *turns("a", "b")]}, "only messages of the assistant are learned"),
+    (answer(tool_calls="x"), "messages[1].tool_calls must be a list"),
+    (answer(tool_calls=[{"function": {"name": "f", "arguments": "[1]"}}]), 'messages[1].tool_calls[0]: "arguments" is a string, but not'),
+    (answer(function_call={"name": "f"}), 'templates take "tool_calls"'),
+    ({**answer(), "system": "s"}, '"system" would be ignored'),
+    ({**answer(), "tools": [1]}, '"tools" must be a list of objects'),
     ("[1]", "not a JSON object"),
     ({"conversations": []}, "needs \"messages\", a list of {\"role\": ..., \"content\": ...}; it has 'conversations'"),
     ({"messages": ["a"]}, "messages[0] must be"),
@@ -246,6 +333,46 @@ def test_bad_lines_are_named(folder, capsys, row, message):
     assert "1 bad lines" in capsys.readouterr().out
 
 
+def test_messages_that_are_not_to_be_learned_are_context(folder):
+    messages = turns("a", "b", "c", "d", "e", "f")
+    messages[1]["weight"], messages[3]["train"], messages[5]["trainable"] = 0.0, False, True
+    (sample,) = run(folder, {"messages": messages})
+    plain = [{"role": m["role"], "content": m["content"]} for m in messages]
+    assert decode(sample.tokens) == chatml(plain)
+    assert decode(sample.tokens[np.asarray(sample.weights) > 0]) == "f<|im_end|>" and list(sample.flags) == list(sample.weights)
+    first = [{"role": "assistant", "content": "Hello", "loss": False}, *turns("a", "b")]
+    assert learned(first)[0] == ["b<|im_end|>"]
+
+
+def test_arrays_and_compressed_files_give_what_jsonl_gives(folder, capsys, monkeypatch):
+    rows = [*many_rows(300), {"conversations": [{"from": "human", "value": 'a]"\\'}, {"from": "gpt", "value": "}{,b"}]}]
+    run(folder, *rows, output="lines.h5")
+    (folder / "c.json").write_text("\n" + json.dumps(rows, indent=1))
+    text = (folder / "c.jsonl").read_bytes()
+    (folder / "c.gz").write_bytes(gzip.compress(text[:99]) + gzip.compress(text[99:]))
+    names = ["c.json", "c.gz"]
+    if shutil.which("zstd"):
+        subprocess.run(["zstd", "-q", folder / "c.json", "-o", folder / "c.zst"], check=True)
+        names.append("c.zst")
+    for name in names:
+        run(folder, name=name, options=["--workers", "2"])
+        assert (folder / "c.h5").read_bytes() == (folder / "lines.h5").read_bytes(), name
+    good = json.dumps({"messages": turns("q", "a")})
+    for text, message in ((f"[{good}, 7,{good},]", "c.json[1]: not a JSON object\n"), (f"[{good},{good},]", "c.json[2]: not JSON"),
+                          (f"[{good},", "c.json: begins with [ as a JSON array, which does not end"), ("[]", "no conversations"),
+                          (f"[{good}]\n{good}", "c.json:1: not a JSON object"), (f'[{good}, "', "does not end")):  # fmt: skip
+        (folder / "c.json").write_text(text)
+        with pytest.raises(SystemExit) as ended:
+            run(folder, name="c.json")
+        assert ended.value.code == 65 and message in capsys.readouterr().err, text
+    monkeypatch.setenv("PATH", "")
+    for start, code, message in ((b"\x1f\x8b12345678", 65, "c.json: not gzip"), (b"\x28\xb5\x2f\xfd", 69, "apt-get install zstd")):
+        (folder / "c.json").write_bytes(start)
+        with pytest.raises(SystemExit) as ended:
+            run(folder, name="c.json")
+        assert ended.value.code == code and message in capsys.readouterr().err
+
+
 def test_a_model_of_text_refuses_pictures(folder, capsys):
     with pytest.raises(SystemExit):
         run(folder, picture_row({"image": "a.png"}), chat=chat_of(picture=None))
@@ -265,7 +392,9 @@ def test_long_conversations_are_dropped_or_refused(folder, capsys):
 
 
 def test_equal_conversations_are_held_out_together(folder):
-    rows = [{"messages": turns(f"q{n % 50}", "a")} for n in range(200)]
+    rows = [{"messages": turns(f"q{n % 50}", "a", "b", "c")} for n in range(200)]
+    for row in rows[:100]:
+        row["messages"][1]["weight"] = 0  # no other text
     run(folder, *rows, options=["--validation-output", str(folder / "v.h5"), "--validation-share", "0.1"])
     training, held = ([decode(sample.tokens) for sample in read_samples(folder / name)] for name in ("c.h5", "v.h5"))
     assert len(held) == 20 and len(training) == 180 and not set(training) & set(held)

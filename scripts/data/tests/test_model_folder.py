@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 from conversation_tokens import tokens_of
 from model_folder import FolderError, read_chat
-from picture_size import PictureSize
-from PIL import Image
+from picture_size import PictureSize, read_picture
+from PIL import Image, ImageOps
 from sample_file import SampleError
 from sample_reader import read_samples
 
@@ -128,6 +129,51 @@ def test_calls_of_tools_are_learned_and_their_results_are_not(model):
     assert len(found) == 2
 
 
+# How templates take arguments: as objects, as JSON text, and what they want for no content.
+FORMS = [("{{ m.content }}{{ c.arguments | tojson }}", '{"at": null}'), ("{{ m.content }}{{ '' + c.arguments }}", '{"at":null}'),
+         ("{{ m.content }}{{ c.arguments }}", '{"at":null}'), ("{{ '' + m.content }}{{ c.arguments | tojson }}", '{"at": null}'),
+         ("{% if m.content is none %}{{ c.arguments | tojson }}{% else %}{{ raise_exception('calls beside text') }}{% endif %}", '{"at": null}')]  # fmt: skip
+
+
+@pytest.mark.parametrize("shown, text", FORMS)
+def test_calls_are_given_in_the_form_that_the_template_shows(model, shown, text):
+    """Arguments as JSON text, as OpenAI's API has them, and null."""
+    template = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% set c = m.tool_calls[0].function %}{{ c.name }} "
+                + shown + "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")  # fmt: skip
+    folder = model(template)
+    for content in ({"content": None}, {}):
+        call = {"role": "assistant", **content, "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": '{"at":null}'}}]}
+        assert learned([*turns("the mat?"), call, {"role": "tool", "content": "a cat"}], folder) == [f"look {text}<|im_end|>"]
+
+
+def test_no_value_ends_a_conversation_with_a_traceback(model, tmp_path):
+    """Every part of a conversation by values that do not belong there."""
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    look = {"function": {"name": "look", "arguments": '{"at": null}'}}
+    row = {"messages": [{"role": "user", "content": [{"type": "image", "image": "a.png"}, {"type": "image"}, {"type": "text", "text": "q"}]},
+                        {"role": "assistant", "content": "a", "tool_calls": [look], "weight": 0}, {"role": "tool", "content": "r"},
+                        {"from": "gpt", "value": "b", "reasoning": "c"}],
+           "images": ["a.png"], "tools": [look], "system": ""}  # fmt: skip
+
+    def changed(value, others):
+        yield from others
+        for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            for item in changed(value[key], others):
+                yield {**value, key: item} if isinstance(value, dict) else [*value[:key], item, *value[key + 1 :]]
+
+    others = [None, True, -1, 0.5, float("nan"), 10**30, "", "x", "\ud800", "\0", ".", "{", "zq7w99w7qz", [], [None], {}, {"": ""}, {"a": [None]}]
+    template = VL.replace("{{- '<|im_end|>", "{{- (m.tool_calls or '') | string + '<|im_end|>").replace("{%- for m", "{{- tools or '' }}{%- for m", 1)
+    chat, made, refused = read_chat(model(template)), 0, 0
+    conversations.sample_of(row, tmp_path, chat)
+    for each in changed(row, others):
+        try:
+            conversations.sample_of(each, tmp_path, chat)
+            made += 1
+        except SampleError:
+            refused += 1
+    assert made > 50 and refused > 300
+
+
 def test_tokens_that_cross_a_boundary_are_refused(model):
     with pytest.raises(SampleError, match=r"messages\[1\]: its first characters merge .* remove white space"):
         learned(turns("a", "\n\nb"), model())
@@ -138,7 +184,9 @@ def test_tokens_and_marks_are_those_of_transformers(model, template):
     transformers = pytest.importorskip("transformers", reason="the Python package transformers is not installed")
     folder = model(template, extra_special_tokens={"image_token": "<|image_pad|>"})
     reference = transformers.AutoTokenizer.from_pretrained(folder)
-    for messages in (CONVERSATION, turns("the cat", "sat"), turns("a", "b", "c", "d\n", "e")):
+    call = {"role": "assistant", "content": None, "name": None, "tool_calls": [{"name": "look", "arguments": {"at": None, "x": [None, 1.5]}}]}
+    called = [*turns("the mat?"), call, {"role": "tool", "content": "a cat"}, {"role": "assistant", "content": "cat", "reasoning": "hm"}]
+    for messages in (CONVERSATION, turns("the cat", "sat"), turns("a", "b", "c", "d\n", "e"), *[called] * (template == THINKING)):
         if template == MARKED:
             messages = [{**m, "content": m["content"].strip()} for m in messages]
         ids, answers = tokens_of(messages, None, read_chat(folder))
@@ -183,12 +231,29 @@ def test_sizes_of_pictures_by_hand():
         PictureSize(16, 2, 1024, 1 << 20).resized(32, 4128)
 
 
-def test_pictures_are_turned_as_the_camera_was_held(tmp_path):
-    picture = Image.new("RGB", (16, 8))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    picture.save(tmp_path / "a.jpg", exif=exif)
-    assert PictureSize(4, 2, 64, 4096).load(tmp_path / "a.jpg", "a.jpg").shape == (16, 8, 3)
+@pytest.mark.parametrize("entry", [None, (0x11A, 10, struct.pack("<I", 38)), (0x128, 11, struct.pack("<f", 2)), (0x8769, 11, struct.pack("<f", 8))])
+def test_pictures_are_upright_whatever_else_their_exif_has(tmp_path, entry):
+    """JPEGs with each orientation and entries of odd types: what Pillow's exif_transpose makes of the orientation alone."""
+    plain = io.BytesIO()
+    Image.fromarray(np.add.outer(np.arange(16) * 3, np.arange(8) * 9).astype(np.uint8)).convert("RGB").save(plain, "jpeg")
+    for orientation in range(1, 9):
+        image = Image.open(plain)
+        exif = Image.Exif()
+        exif[0x112] = orientation
+        image.save(tmp_path / "a.jpg", exif=exif, quality=95)
+        expected = np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "a.jpg")))
+        if entry:
+            data = (tmp_path / "a.jpg").read_bytes()
+            at = data.index(b"Exif\0\0")
+            entries = b"".join(struct.pack("<HHI4s", tag, kind, 1, value) for tag, kind, value in ((0x112, 3, bytes([orientation, 0, 0, 0])), entry))
+            tiff = b"II*\0" + struct.pack("<IH", 8, 2) + entries + struct.pack("<Iii", 0, -1, 0)
+            old = int.from_bytes(data[at - 2 : at], "big")
+            (tmp_path / "a.jpg").write_bytes(data[: at - 2] + struct.pack(">H", len(tiff) + 8) + b"Exif\0\0" + tiff + data[at - 2 + old :])
+        found = np.asarray(read_picture(tmp_path / "a.jpg", "a.jpg", "RGB"))
+        assert np.array_equal(found, expected), orientation
+    (tmp_path / "a.dds").write_bytes(b"DDS " + struct.pack("<7I", 124, 0x1007, 4, 4, 0, 0, 0) + bytes(44) + struct.pack("<8I", 32, 4, 7, 0, 0, 0, 0, 0) + bytes(99))
+    with pytest.raises(SampleError, match="a.dds: not a picture, or damaged"):
+        read_picture(tmp_path / "a.dds", "a.dds", "RGB")
 
 
 @pytest.mark.parametrize("change, message", [
