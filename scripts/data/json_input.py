@@ -144,19 +144,20 @@ def _elements_of(data):
     """Yields where each element of an array begins and ends, and at its end (None, end of the array)."""
     depth = count = begin = 0
     for piece in _PIECE.finditer(data):
-        kind = piece[0][:1]
-        if kind == b'"' and len(piece[0]) == 1:
+        start, stop = piece.span()
+        kind = data[start : start + 1]
+        if kind == b'"' and stop == start + 1:
             return
         if kind in b"[{":
             depth += 1
             if depth == 1:
-                begin = piece.end()
+                begin = stop
         elif kind in b"]}":
             depth -= 1
         if kind in b"]}," and depth == (kind == b","):
-            if kind == b"," or count or data[begin : piece.start()].strip(SPACE):
-                yield begin, piece.start()
-            count, begin = count + 1, piece.end()
+            if kind == b"," or count or data[begin:start].strip(SPACE):
+                yield begin, start
+            count, begin = count + 1, stop
             if kind != b",":
-                yield None, piece.end()
+                yield None, stop
                 return
