@@ -260,8 +260,12 @@ def _end(messages, i, tools, text, ids, ends, begin, places, chat):
     closing = _closing(shown, chat)
     if closing and text.startswith(shown) and (end := found(closing)):
         return end
-    # Some templates end the last answer with another token than those before, or none: what ends it here is behind it.
     body = shown[: closing.start()] if closing else shown
+    # Some templates end the whole text with a token as well: the answer ends before it.
+    inner = _closing(body.rstrip(), chat) if closing else None
+    if inner and text.startswith(body.rstrip()) and (end := found(inner)) and end[0] > begin:
+        return end
+    # Some end the last answer with another token than those before, or none: what ends it here is behind it.
     if not last and special and text.startswith(body) and (end := found(_behind(special).match(text, len(body)))):
         return end
     if not closing and text.startswith(until):

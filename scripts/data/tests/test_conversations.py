@@ -147,6 +147,10 @@ def with_ends(end, last_end, think=""):
     return render
 
 
+def ended(messages, tools=None, prompt=False):
+    return with_ends("<|im_end|>\n", "<|im_end|>\n")(messages, tools, prompt) + "<|stop|>" * (not prompt)
+
+
 @pytest.mark.parametrize("render, answers, warnings", [
     (with_ends("", ""), ["b<|human|>", "d<|human|>"], ["<|human|>"]),  # the marker of the next message ends an answer, and also the last
     (with_ends("<|im_end|>", "<|stop|>"), ["b<|im_end|>", "d<|stop|>"], ["<|stop|>"]),
@@ -154,6 +158,7 @@ def with_ends(end, last_end, think=""):
     (with_ends("", "<|stop|>"), ["b<|human|>", "d<|stop|>"], ["<|human|>", "<|stop|>"]),
     (with_ends("<|im_end|>", "<|stop|>", "<t>"), ["b<|im_end|>", "<t>d<|stop|>"], ["<|stop|>"]),
     (with_ends("", "", "<t>"), ["b<|human|>", "<t>d<|human|>"], ["<|human|>"]),
+    (ended, ["b<|im_end|>", "d<|im_end|>\n<|stop|>"], ["<|stop|>"]),
     (with_ends(".", "."), ["b.<|human|>", "d.<|human|>"], ["<|human|>"]),
 ])  # fmt: skip
 def test_what_ends_an_answer_is_learned(folder, capsys, monkeypatch, render, answers, warnings):
