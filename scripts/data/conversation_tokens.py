@@ -99,7 +99,7 @@ def _places(messages, tools, text, chat):
     """See _shown."""
     missing, without_signs, places = _render_signed(messages, tools, chat)
     if TOOLS in missing:
-        raise SampleError('"tools": the chat template does not show them')
+        raise SampleError('"tools": the chat template does not show them; leave them out, or use one that does (--chat-template)')
     if missing:
         raise SampleError(f"messages[{min(missing)}]: the chat template does not show {_what(messages[min(missing)])}")
     for i, message in enumerate(messages):
