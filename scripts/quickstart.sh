@@ -40,7 +40,11 @@ python3 scripts/data/make_all.py --large # all files that the decks of inputs/ n
 
 phase "train $deck on 4 ranks"
 if [[ $fresh == yes && -e $run ]]; then
-    aside="$run.$(date +%Y%m%d-%H%M%S)"
+    aside="$run.abandoned"
+    for ((number = 2; ; number++)); do
+        [[ -e $aside || -L $aside ]] || break
+        aside="$run.abandoned-$number"
+    done
     mv "$run" "$aside"
     echo "the earlier run is now $aside"
 fi

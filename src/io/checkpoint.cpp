@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "io/hdf5.hpp"
+#include "io/run_directory.hpp"
 #include "storage/file.hpp"
 
 namespace maestro::io {
@@ -18,14 +19,6 @@ namespace {
 
 constexpr const char* kTrainFile = "train.h5";
 constexpr const char* kPartial = ".partial";
-
-/// A name beside, in the place of what has it.
-void rename_to(const fs::path& path, const fs::path& target) {
-    std::error_code error;
-    fs::remove_all(target, error);
-    fs::rename(path, target, error);
-    if (error) storage::io_failed(path, "cannot be renamed", error.value());
-}
 
 bool among(const fs::path& path, std::span<const fs::path> list) {
     return std::any_of(list.begin(), list.end(),
@@ -126,8 +119,8 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
     std::error_code error;
     for (const fs::path& path : damaged)
         if (step_of_checkpoint(path) <= step && fs::exists(path, error))
-            rename_to(path, path.string() + ".damaged");
-    if (fs::exists(final_path, error)) rename_to(final_path, final_path.string() + ".abandoned");
+            set_aside(path, ".damaged");
+    if (fs::exists(final_path, error)) set_aside(final_path, ".abandoned");
     fs::rename(partial, final_path, error);
     if (error) storage::io_failed(final_path, "cannot be renamed", error.value());
     storage::sync(checkpoints);
@@ -143,7 +136,7 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
 void set_aside_newer(const fs::path& run, std::int64_t step, std::span<const fs::path> spared) {
     for (const fs::path& path : list_checkpoints(run))
         if (step_of_checkpoint(path) > step && !among(path, spared))
-            rename_to(path, path.string() + ".abandoned");
+            set_aside(path, ".abandoned");
 }
 
 std::int64_t step_of_checkpoint(const fs::path& path) {

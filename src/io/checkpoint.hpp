@@ -51,7 +51,8 @@ void discard_checkpoint(const std::filesystem::path& partial);
 /// train.h5.
 FileImage describe_train_state(const TrainState& state, Pulse& pulse);
 /// Writes the manifest, syncs, renames, and writes LATEST. Renames `damaged` checkpoints that are not newer
-/// to step-NNNNNN.damaged, and keeps max(keep, 2) of this one and the others that are not newer. Newer
+/// to step-NNNNNN.damaged (see set_aside()), and keeps max(keep, 2) of this one and the others that are not
+/// newer. Newer
 /// checkpoints belong to another continuation of the run and are not touched. Returns the final path. Needs
 /// neither MPI nor HDF5. Error(io_error), also where a file has not the size of its entry.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& partial,

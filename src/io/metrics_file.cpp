@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "io/hdf5.hpp"
 #include "io/hdf5_update.hpp"
+#include "io/run_directory.hpp"
 #include "storage/file.hpp"
 
 namespace maestro::io {
@@ -202,6 +203,11 @@ void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header,
         cut_table<AssignmentRow>(file, kAssignment, counts.assignment);
         cut_table<ExpertRow>(file, kExperts, counts.experts);
     });
+}
+
+std::filesystem::path set_metrics_aside(const std::filesystem::path& path, const std::string& ending) {
+    finish_change(path);
+    return set_aside(path, ending);
 }
 
 RowCounts count_rows(const std::filesystem::path& path) {

@@ -91,6 +91,9 @@ void append_metrics(const std::filesystem::path& path, const Rows& rows, Pulse& 
 /// where the file is damaged or has fewer.
 void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header, const RowCounts& counts,
                  Pulse& pulse);
+/// The file is no longer that of the run: completes a change that a killed process has left, and sets the
+/// file aside with this ending. Returns its new name. Error(io_error).
+std::filesystem::path set_metrics_aside(const std::filesystem::path& path, const std::string& ending);
 RowCounts count_rows(const std::filesystem::path& path);
 Rows read_metrics(const std::filesystem::path& path);
 /// The first rows alone. Error(bad_data) where there are fewer.

@@ -45,6 +45,17 @@ void prepare_run_directory(const fs::path& directory) {
     }
 }
 
+fs::path set_aside(const fs::path& path, const std::string& ending) {
+    std::error_code error;
+    fs::path aside = path.string() + ending;
+    for (int number = 2; fs::exists(fs::symlink_status(aside, error)); ++number)
+        aside = fmt::format("{}{}-{}", path.string(), ending, number);
+    fs::rename(path, aside, error);
+    if (error)
+        storage::io_failed(path, fmt::format("cannot be renamed to {}", aside.string()), error.value());
+    return aside;
+}
+
 void check_free_space(const fs::path& directory, std::uint64_t bytes) {
     std::error_code error;
     const fs::space_info space = fs::space(directory, error);

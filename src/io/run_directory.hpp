@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace maestro::io {
 
@@ -12,6 +13,11 @@ bool holds_run(const std::filesystem::path& directory);
 /// Makes what is missing of it and tries it with a small file. Throws Error(cannot_create) where it cannot be
 /// written. The caller holds the directory's lock.
 void prepare_run_directory(const std::filesystem::path& directory);
+
+/// Gives `path` another name beside it: with this ending (".damaged", ".abandoned") or, where that name is taken,
+/// the first free one of ENDING-2, ENDING-3 and so on. What has such a name is never replaced. Returns the
+/// name. The caller holds the directory's lock. Error(io_error).
+std::filesystem::path set_aside(const std::filesystem::path& path, const std::string& ending);
 
 /// Throws Error(io_error) where less than `bytes` are free below `directory`.
 void check_free_space(const std::filesystem::path& directory, std::uint64_t bytes);

@@ -155,14 +155,10 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
     for (const auto& s : job.problem().stages) header.windows.push_back(s.window);
     const fs::path path = path_ / "metrics.h5";
     const auto set_aside = [&](const std::string& ending, const std::string& why) {
-        const fs::path aside = path.string() + ending;
-        std::error_code error;
-        if (!fs::exists(path, error)) return;
-        fs::rename(path, aside, error);
-        if (error)
-            throw Error(ExitCode::io_error,
-                        fmt::format("{}: cannot be renamed: {}", path.string(), error.message()));
-        notes_.push_back(fmt::format("{}: renamed to {}", why, aside.string()));
+        std::error_code unknown;
+        if (fs::exists(path, unknown))
+            notes_.push_back(
+                fmt::format("{}: renamed to {}", why, io::set_metrics_aside(path, ending).string()));
     };
     io::Rows rows;
     if (found_.path.empty()) {

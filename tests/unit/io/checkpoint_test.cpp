@@ -461,6 +461,23 @@ TEST_F(Run, DamagedOnesGoAsideWhenTheRunHasPassedThem) {
     EXPECT_EQ(damage(run_ / "checkpoints/step-000006"), "");
 }
 
+TEST_F(Run, WhatWasSetAsideIsNeverReplaced) {
+    const auto note = [&](const std::string& name) { return text_of(run_ / "checkpoints" / name / "note"); };
+    for (const char* course : {"first", "second", "third"}) {
+        for (const std::int64_t step : {2, 3}) save(step, 9);
+        std::ofstream(run_ / "checkpoints/step-000003/note") << course;
+        if (course == std::string("third"))
+            save(3);  // another one of the same step, without a resume in between
+        else
+            set_aside_newer(run_, 2);
+    }
+    EXPECT_EQ(note("step-000003.abandoned"), "first");
+    EXPECT_EQ(note("step-000003.abandoned-2"), "second");
+    EXPECT_EQ(note("step-000003.abandoned-3"), "third");
+    EXPECT_THAT(list_checkpoints(run_), testing::SizeIs(2));
+    EXPECT_TRUE(had_checkpoints(run_));
+}
+
 TEST_F(Run, OnlyUnfinishedCheckpointsAreNone) {
     EXPECT_FALSE(had_checkpoints(run_));
     begin(4);

@@ -245,6 +245,38 @@ TEST_F(Metrics, AJournalIsFinishedIfWholeAndDroppedIfNot) {
     EXPECT_FALSE(fs::exists(path_.string() + ".journal"));
 }
 
+/// Copies the journal of a change while it is there.
+class JournalKeeper final : public Pulse {
+public:
+    JournalKeeper(fs::path journal, fs::path copy) : journal_(std::move(journal)), copy_(std::move(copy)) {}
+    void beat() noexcept override {
+        std::error_code ignored;
+        fs::copy_file(journal_, copy_, fs::copy_options::overwrite_existing, ignored);
+    }
+
+private:
+    fs::path journal_, copy_;
+};
+
+TEST_F(Metrics, SetAsideTheyAreWholeAndReplaceNothing) {
+    const fs::path journal = path_.string() + ".journal", kept = path_.string() + ".kept";
+    for (const std::int64_t round : {1, 2}) {
+        create_metrics(path_, {.deck = "deck", .environment = "", .sections = {}}, {}, quiet_);
+        for (std::int64_t step = 1; step < round; ++step) append_metrics(path_, rows_of(step), quiet_);
+        const std::string before = bytes();
+        JournalKeeper keeper(journal, kept);
+        append_metrics(path_, rows_of(round), keeper);
+        std::ofstream(path_, std::ios::binary) << before;  // as after a kill
+        fs::copy_file(kept, journal);
+        const fs::path aside = set_metrics_aside(path_, ".abandoned");
+        EXPECT_EQ(aside, path_.string() + (round == 1 ? ".abandoned" : ".abandoned-2"));
+        EXPECT_FALSE(fs::exists(path_));
+        EXPECT_FALSE(fs::exists(journal));
+    }
+    EXPECT_EQ(read_metrics(path_.string() + ".abandoned").steps.size(), 1u);
+    EXPECT_EQ(read_metrics(path_.string() + ".abandoned-2").steps.size(), 2u);
+}
+
 TEST_F(Metrics, HoldTheEnvironmentOfManyRanks) {
     const std::string environment(300'000, 'e');
     create_metrics(path_, {.deck = "deck", .environment = environment, .sections = {}}, {}, quiet_);
