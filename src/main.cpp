@@ -78,12 +78,13 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         [&](const std::string& weights, const std::string& kind) {
             return train::folder_keys(world, weights, kind);
         });
-    const bool saves = deck.run.precision != "fp64";  // what checkpoints hold is fp32
-    if (line.max_hours > 0 && !saves)
+    const bool saves = deck.saves_nothing().empty();
+    if (line.max_hours > 0 && !saves) {
+        const bool emulated = deck.run.device == "emulated";
         throw Error(ExitCode::bad_deck,
-                    line.deck +
-                        ": run.precision: fp64 saves nothing, so that a run could not go on after "
-                        "--max-hours; leave it out, or train in fp32 or bf16",
+                    fmt::format("{}: run.{} saves nothing, so that a run could not go on after --max-hours; "
+                                "leave it out",
+                                line.deck, emulated ? "device: emulated" : "precision: fp64"),
                     Scope::all_ranks);
     for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph

@@ -367,10 +367,11 @@ void DeckReader::check_device(const Deck& deck) {
                 fmt::format("\"{}\", but run.precision is fp64, in which only the CPU computes; set it to "
                             "\"cpu\"",
                             deck.run.device));
-        if (needs_.training && deck.checkpoint.every > 0)
+        if (needs_.training && deck.checkpoint.every.value_or(0) > 0)
             fail_at("checkpoint.every",
-                    fmt::format("{}, but checkpoints hold fp32 and run.precision is fp64; set it to 0",
-                                deck.checkpoint.every));
+                    fmt::format("{}, but checkpoints hold fp32 and run.precision is fp64; leave it out, or "
+                                "set it to 0",
+                                *deck.checkpoint.every));
     }
     if (!needs_.training || deck.run.device != "emulated") return;
     if (deck.emulated.cluster.empty())
@@ -390,6 +391,12 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
                           [&](const toml::table& root) { return reader.read(root, overrides, check); });
     deck.text = std::string(text) + (deck.text.empty() ? "" : "\n" + deck.text);
     return deck;
+}
+
+std::string Deck::saves_nothing() const {
+    if (run.device == "emulated") return "because an emulated run has no weights";
+    if (run.precision == "fp64") return "because they would hold fp32, and run.precision is fp64";
+    return "";
 }
 
 namespace {

@@ -47,7 +47,9 @@ struct Optimizer {
     double eps = 1e-8, weight_decay = 0, clip = 1;
 };
 struct Checkpoint {
-    std::int64_t every = 0, keep = 2;
+    /// Steps between two checkpoints. Left out: the last step alone has one; 0: only an early stop.
+    std::optional<std::int64_t> every = {};
+    std::int64_t keep = 2;
 };
 /// device = "emulated"
 struct Emulated {
@@ -130,6 +132,12 @@ struct Deck {
     const std::string& recompute_of(const Section& section) const {
         return section.recompute.empty() ? train.recompute : section.recompute;
     }
+    /// Why the run saves no checkpoint, not even at an early stop: "because ..."; empty if it does.
+    std::string saves_nothing() const;
+    /// Steps between two checkpoints that are written while training goes on; 0: there are none.
+    std::int64_t save_interval() const { return saves_nothing().empty() ? checkpoint.every.value_or(0) : 0; }
+    /// Whether there is a checkpoint of the last step.
+    bool saves_at_end() const { return saves_nothing().empty() && checkpoint.every != 0; }
     /// Seconds of the run for one second of the cost model; not 1 on an emulated device only.
     double time_scale() const { return run.device == "emulated" ? emulated.time_scale : 1; }
 };

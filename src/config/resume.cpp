@@ -13,11 +13,11 @@ namespace {
 /// These keys change where, how long or how fast a run computes, but not the result, or only its rounding
 /// (run.sums, run.tp_overlap). The samples are compared by their checksums, so their path may change, and the
 /// weights come from the checkpoint.
-constexpr std::array<std::string_view, 14> kFreeKeys = {
-    "emulated.cluster", "run.name",          "run.output",      "run.device",    "run.timeout_s",
-    "run.transport",    "data.train",        "data.validation", "train.steps",   "train.log_every",
-    "train.recompute",  "run.gemm_autotune", "run.sums",        "run.tp_overlap"};
-constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
+constexpr std::array<std::string_view, 13> kFreeKeys = {
+    "run.name",          "run.output",      "run.device",    "run.timeout_s",   "run.transport",
+    "data.train",        "data.validation", "train.steps",   "train.log_every", "train.recompute",
+    "run.gemm_autotune", "run.sums",        "run.tp_overlap"};
+constexpr std::array<std::string_view, 4> kFreeTables = {"checkpoint.", "emulated.", "metrics.", "schedule."};
 constexpr std::array<std::string_view, 6> kFreeOfSections = {
     ".weights", ".micro_batch", ".window", ".colocate_with", ".recompute", ".recompute_layers"};
 
@@ -46,7 +46,7 @@ std::vector<std::string> resume_conflicts(const Deck& deck,
     };
     std::vector<std::string> conflicts;
     const auto device = stored.find("run.device");
-    if (device != stored.end() && (device->second == "emulated") != (deck.run.device == "emulated"))
+    if (device != stored.end() && (device->second == "emulated" || deck.run.device == "emulated"))
         conflicts.push_back(
             fmt::format("run.device: {} in the checkpoint, {} now; an emulated run has no weights",
                         device->second, deck.run.device));

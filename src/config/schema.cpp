@@ -194,7 +194,8 @@ std::string text_of(const Key& key) {
                 return fmt::format("[{}]", fmt::join(*value, ", "));
             else if constexpr (std::is_same_v<decltype(value), const std::vector<std::string>*>)
                 return value->empty() ? "[]" : fmt::format("[\"{}\"]", fmt::join(*value, "\", \""));
-            else if constexpr (std::is_same_v<decltype(value), const std::optional<double>*>)
+            else if constexpr (std::is_same_v<decltype(value), const std::optional<double>*> ||
+                               std::is_same_v<decltype(value), const std::optional<std::int64_t>*>)
                 return *value ? fmt::format("{}", **value) : "not set";
             else
                 return fmt::format("{}", *value);

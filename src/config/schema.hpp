@@ -14,8 +14,9 @@
 namespace maestro::config {
 
 using Pair = std::array<double, 2>;
-using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*,
-                            std::vector<int>*, std::vector<std::string>*, std::optional<double>*>;
+using Target =
+    std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*, std::vector<int>*,
+                 std::vector<std::string>*, std::optional<double>*, std::optional<std::int64_t>*>;
 
 /// One key of a table. Numbers, also those of a pair or list, lie in [low, high]; texts ignore these. `words`
 /// lists the values of a text, or of the texts of a list (empty: any).

@@ -37,6 +37,8 @@ std::string store_number(const Key& key, T* target, double value) {
         return fmt::format("{} is out of range; allowed: {}", text_of(value), describe(key));
     if constexpr (std::is_same_v<T, std::optional<double>>)
         *target = value;
+    else if constexpr (std::is_same_v<T, std::optional<std::int64_t>>)
+        *target = static_cast<std::int64_t>(value);
     else
         *target = static_cast<T>(value);
     return "";

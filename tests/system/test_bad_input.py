@@ -49,10 +49,11 @@ def test_cycle(workspace):
     refuse(workspace, 78, "cycle", deck=deck)
 
 
-def test_a_limit_of_hours_for_a_run_that_saves_nothing(workspace):
-    values = ["run.output=runs/refused", "run.precision=fp64", "run.device=cpu", "checkpoint.every=0", *TWO_RANKS]
-    result = mpirun(2, "train", VLM, "--max-hours", "1", *settings(values), cwd=workspace.path)
-    assert result.returncode == 78 and result.stderr.count("run.precision: fp64 saves nothing") == 1, result.stderr
+@pytest.mark.parametrize("key, values", [("run.precision: fp64", ["run.precision=fp64", "run.device=cpu", "checkpoint.every=0"]),
+                                         ("run.device: emulated", ["run.device=emulated", f"emulated.cluster={ROOT}/inputs/clusters/h100.toml"])])
+def test_a_limit_of_hours_for_a_run_that_saves_nothing(workspace, key, values):
+    result = mpirun(2, "train", VLM, "--max-hours", "1", *settings(["run.output=runs/refused", *values, *TWO_RANKS]), cwd=workspace.path)
+    assert result.returncode == 78 and result.stderr.count(f"{key} saves nothing") == 1, result.stderr
     assert not workspace.run("refused").exists()
 
 

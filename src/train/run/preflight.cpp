@@ -16,6 +16,23 @@
 
 namespace maestro::train {
 
+namespace {
+
+std::string describe_checkpoints(const config::Deck& deck) {
+    if (const std::string why = deck.saves_nothing(); !why.empty()) return "checkpoints: none, " + why;
+    if (!deck.saves_at_end()) return "checkpoints: at an early stop alone, by checkpoint.every = 0";
+    const std::string path = deck.run.output + "/checkpoints";
+    if (deck.save_interval() == 0)
+        return fmt::format(
+            "checkpoints: {}, after the last step, or at an early stop; checkpoint.every would "
+            "write more of them",
+            path);
+    return fmt::format("checkpoints: {}, every {} steps and after the last; the newest {} stay", path,
+                       deck.save_interval(), std::max<std::int64_t>(deck.checkpoint.keep, 2));
+}
+
+}  // namespace
+
 Preflight::Preflight(const RunContext& context, bool exchange_pictures)
     : context_(context), scenario_(context.scenario) {
     read_samples(exchange_pictures);
@@ -77,8 +94,8 @@ void Preflight::plan_memory() {
                 workload::memory_of(memory_, graph, graph::first_rank_of(graph, stage)).describe()));
         memory_ = emulation_->scaled(memory_, *table_);
     }
-    // After the emulated device, whose host has the copy.
-    memory_.snapshots = context_.train && context_.deck.checkpoint.every > 0;
+    memory_.snapshots = context_.train && context_.deck.save_interval() > 0;
+    if (context_.train) description_.push_back(describe_checkpoints(context_.deck));
     fit_memory(context_, memory_);
     if (context_.device.gpu) description_.push_back(workload::describe(memory_.libraries));
 }

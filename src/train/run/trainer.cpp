@@ -59,7 +59,7 @@ public:
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
           saver_(job.state(), {.run = directory.path(),
                                .damaged = directory.damaged(),
-                               .background = job.context().deck.checkpoint.every > 0,
+                               .background = job.context().deck.save_interval() > 0,
                                .processors = job.context().topology.node_processors}),
           saved_step_(directory.saved_step()),
           log_(deck_.train, done, begin_s_) {}
@@ -113,9 +113,10 @@ ExitCode Trainer::run() {
     await_weights();
     recorder_.syncs_done(runner_.take_syncs(report_.step() + 1));
     recorder_.flush();
-    // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     saver_.finish();
-    if ((deck_.checkpoint.every > 0 || stopped) && saved_step_ != report_.step()) saver_.save(report_.step());
+    // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
+    const bool due = deck_.saves_at_end() || (stopped && deck_.saves_nothing().empty());
+    if (due && saved_step_ != report_.step()) saver_.save(report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
     const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
@@ -136,7 +137,8 @@ bool Trainer::run_steps() {
         report_.step_done(step);
         saver_.poll();
         // Nothing runs beside the checkpoint after the last step, so that it needs no copy.
-        if (deck_.checkpoint.every == 0 || step % deck_.checkpoint.every != 0 || step == last) continue;
+        const std::int64_t every = deck_.save_interval();
+        if (every == 0 || step % every != 0 || step == last) continue;
         recorder_.flush();
         saver_.start(step);
         saved_step_ = step;

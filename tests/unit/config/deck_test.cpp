@@ -211,56 +211,29 @@ TEST(Precision, Fp64NeedsTheCpuAndSavesNothing) {
     EXPECT_THAT(refusal(text, {"run.device=auto"}),
                 AllOf(HasSubstr("run.device: \"auto\", but run.precision is fp64"),
                       HasSubstr("checkpoint.every: 320, but"), HasSubstr("set it to 0")));
-    EXPECT_EQ(parse(text, {"run.device=cpu", "checkpoint.every=0"}).run.precision, "fp64");
+    const Deck deck = parse(text, {"run.device=cpu", "checkpoint.every=0"});
+    EXPECT_EQ(deck.run.precision, "fp64");
+    EXPECT_THAT(deck.saves_nothing(), HasSubstr("fp64"));
     EXPECT_THAT(refusal(text, {"run.device=cpu", "checkpoint.every=0", "run.matmul_precision=tf32"}),
                 HasSubstr("tf32 applies to fp32, but run.precision is fp64"));
 }
 
-TEST(Renames, OldKeysAndWordsAreReadAndNoticedOnce) {
-    const std::string text = input("vlm_glyphs.toml");
-    const Deck deck = parse(edited("[run]", "[run]\ngpu_algorithms = \"measured\""),
-                            {"run.gpu_products=tf32", "run.gpu_products=fp32"});
-    EXPECT_EQ(deck.run.gemm_autotune, "benchmark");
-    EXPECT_EQ(deck.run.matmul_precision, "fp32");
-    EXPECT_THAT(deck.notices, testing::ElementsAre("run.gpu_algorithms is now run.gemm_autotune",
-                                                   "run.gemm_autotune: \"measured\" is now \"benchmark\"",
-                                                   "run.gpu_products is now run.matmul_precision"));
-    EXPECT_EQ(deck.settings.at("run.gemm_autotune"), "benchmark");
-    EXPECT_FALSE(deck.settings.contains("run.gpu_algorithms"));
-    EXPECT_THAT(parse(text).notices, testing::IsEmpty());
-    EXPECT_THAT(parse(text, {"run.gemm_autotune=proposed"}).notices, testing::SizeIs(1));
-    // What a later check finds is reported at the place of the old name.
-    EXPECT_THAT(refusal(edited("precision = \"fp32\"", "precision = \"bf16\"\ngpu_products = \"tf32\"")),
-                AllOf(HasSubstr("run.matmul_precision: tf32"), HasSubstr("deck.toml:11:16: ")));
-    EXPECT_THAT(
-        refusal(text, {"run.gpu_algorithms=guessed"}),
-        HasSubstr("--set run.gpu_algorithms: 'guessed' is not known; allowed: one of heuristic, benchmark"));
-}
-
-TEST(Renames, BothNamesOfAKeyAreRefused) {
-    EXPECT_THAT(
-        refusal(edited("[run]", "[run]\ngpu_products = \"fp32\"\nmatmul_precision = \"fp32\"")),
-        HasSubstr(
-            "run.gpu_products: is the old name of run.matmul_precision, which is set as well; remove it"));
-    EXPECT_THAT(refusal(input("vlm_glyphs.toml"), {"run.gpu_products=fp32", "run.matmul_precision=fp32"}),
-                HasSubstr("--set run.matmul_precision: is another name of run.gpu_products"));
-    // An override of what the file says is none of the two.
-    EXPECT_EQ(parse(edited("[run]", "[run]\ngpu_products = \"fp32\""), {"run.matmul_precision=tf32"})
-                  .run.matmul_precision,
-              "tf32");
-}
-
-TEST(Renames, AnOlderCheckpointGoesOn) {
-    const Deck deck = parse(input("vlm_glyphs.toml"), {"run.matmul_precision=tf32"});
-    auto stored = deck.settings;
-    stored.erase("run.matmul_precision");
-    stored.erase("run.gemm_autotune");
-    stored["run.gpu_products"] = "tf32";
-    stored["run.gpu_algorithms"] = "measured";
-    EXPECT_THAT(resume_conflicts(deck, stored), testing::IsEmpty());
-    stored["run.gpu_products"] = "fp32";
-    EXPECT_THAT(resume_conflicts(deck, stored),
-                testing::ElementsAre("run.matmul_precision: fp32 in the checkpoint, tf32 now"));
+TEST(Checkpoints, LeftOutIsNotZero) {
+    const std::string left_out = edited("every = 320", "# every");
+    const Deck at_end = parse(left_out), never = parse(left_out, {"checkpoint.every=0"}),
+               often = parse(left_out, {"checkpoint.every=5"});
+    EXPECT_TRUE(at_end.saves_at_end() && often.saves_at_end());
+    EXPECT_FALSE(never.saves_at_end());
+    EXPECT_THAT((std::array{at_end.save_interval(), never.save_interval(), often.save_interval()}),
+                testing::ElementsAre(0, 0, 5));
+    EXPECT_EQ(at_end.settings.at("checkpoint.every"), "not set");
+    EXPECT_EQ(never.settings.at("checkpoint.every"), "0");
+    EXPECT_EQ(never.saves_nothing(), "");  // an early stop saves
+    const Deck emulated = parse(left_out, {"run.device=emulated", "emulated.cluster=c", "checkpoint.every=5"});
+    EXPECT_FALSE(emulated.saves_at_end());
+    EXPECT_EQ(emulated.save_interval(), 0);
+    EXPECT_THAT(emulated.saves_nothing(), HasSubstr("emulated"));
+    EXPECT_THAT(refusal(left_out, {"checkpoint.every=1.5"}), HasSubstr("a whole number from 0"));
 }
 
 std::string with_lora(const std::string& table) {
