@@ -86,7 +86,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
                                 "leave it out",
                                 line.deck, emulated ? "device: emulated" : "precision: fp64"),
                     Scope::all_ranks);
-    for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
+    }
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {
         watchdog.pause();

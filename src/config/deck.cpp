@@ -171,8 +171,6 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     for (const auto& [name, key] : tables_.slots()) deck.settings[name] = text_of(key);
     deck.defaults = tables_.defaults();
     deck.places = tables_.places();
-    deck.renames = tables_.renames();
-    deck.notices = tables_.notices();
     return deck;
 }
 

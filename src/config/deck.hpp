@@ -13,7 +13,6 @@
 
 #include "base/lora.hpp"
 #include "config/key_places.hpp"
-#include "config/renames.hpp"
 #include "graph/section_graph.hpp"
 
 namespace maestro::config {
@@ -124,8 +123,6 @@ struct Deck {
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
     std::map<std::string, std::string> defaults;  ///< of the optional keys
     KeyPlaces places;                             ///< for messages about keys
-    Renames renames;                              ///< keys and words that had another name
-    std::vector<std::string> notices;             ///< for the log: where the deck uses old names
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }
     /// What a section does not keep for its backward pass.

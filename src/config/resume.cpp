@@ -34,11 +34,8 @@ bool is_free(std::string_view key) {
 
 }  // namespace
 
-std::vector<std::string> resume_conflicts(const Deck& deck,
-                                          const std::map<std::string, std::string>& settings,
-                                          const std::map<std::string, std::string>& defaults) {
-    const auto stored = deck.renames.applied_to(settings);
-    const auto stored_defaults = deck.renames.applied_to(defaults);
+std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored,
+                                          const std::map<std::string, std::string>& stored_defaults) {
     const auto is = [](const std::map<std::string, std::string>& map, const std::string& key,
                        const std::string& value) {
         const auto at = map.find(key);

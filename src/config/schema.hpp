@@ -27,9 +27,6 @@ struct Key {
     double low = -1e300, high = 1e300;
     std::vector<std::string> words = {};
     std::vector<std::string> not_built = {};  ///< words that are refused as not built yet
-    std::string old_name = "";                ///< the name of the key in older decks
-    std::vector<std::pair<std::string, std::string>> old_words =
-        {};  ///< of older decks, with the current word
 };
 
 /// Which keys a command requires.

@@ -20,9 +20,7 @@ void TableReader::fail(const toml::source_region& where, const std::string& key,
         fmt::format("{}:{}:{}: {}: {}", path(), where.begin.line, where.begin.column, key, what));
 }
 
-std::string TableReader::check_text(const Key& key, std::string& value) {
-    for (const auto& [old_word, word] : key.old_words)
-        if (value == old_word) value = word;
+std::string TableReader::check_text(const Key& key, const std::string& value) {
     if (key.required && value.empty()) return "is empty; allowed: text of at least one character";
     if (std::find(key.not_built.begin(), key.not_built.end(), value) != key.not_built.end())
         return fmt::format("'{}' is not built yet; allowed: {}", value, describe(key));
@@ -138,17 +136,6 @@ std::string TableReader::set_text(const Key& key, const std::string& value) {
         key.target);
 }
 
-void TableReader::notice(const std::string& text) {
-    if (std::find(notices_.begin(), notices_.end(), text) == notices_.end()) notices_.push_back(text);
-}
-
-void TableReader::notice_old_names(const std::string& written, const std::string& value) {
-    const std::string& name = renames_.key(written);
-    if (name != written) notice(fmt::format("{} is now {}", written, name));
-    if (const std::string& word = renames_.word(name, value); word != value)
-        notice(fmt::format("{}: \"{}\" is now \"{}\"", name, value, word));
-}
-
 void TableReader::fill(const toml::table& table, const std::string& prefix, const std::vector<Key>& keys,
                        const std::set<std::string>& inner) {
     std::vector<std::string> names(inner.begin(), inner.end());
@@ -156,17 +143,9 @@ void TableReader::fill(const toml::table& table, const std::string& prefix, cons
     for (const Key& key : keys) {
         slots_.insert_or_assign(prefix + key.name, key);
         if (!key.required) defaults_.insert_or_assign(prefix + key.name, text_of(key));
-        if (!key.old_name.empty()) renames_.add_key(prefix + key.old_name, prefix + key.name);
-        for (const auto& [old_word, word] : key.old_words)
-            renames_.add_word(prefix + key.name, old_word, word);
     }
     for (const auto& [name, node] : table) {
-        const std::string written = prefix + std::string(name.str()), full = renames_.key(written);
-        if (full != written && table.contains(full.substr(prefix.size()))) {
-            fail(node.source(), written,
-                 fmt::format("is the old name of {}, which is set as well; remove it", full));
-            continue;
-        }
+        const std::string full = prefix + std::string(name.str());
         places_.add(full, node.source().begin.line, node.source().begin.column);
         if (inner.contains(std::string(name.str()))) continue;
         const auto at = slots_.find(full);
@@ -176,10 +155,8 @@ void TableReader::fill(const toml::table& table, const std::string& prefix, cons
                  fmt::format("unknown key; {}", near.empty()
                                                     ? fmt::format("known keys: {}", fmt::join(names, ", "))
                                                     : fmt::format("did you mean {}{}?", prefix, near)));
-        } else {
-            notice_old_names(written, node.value_or(std::string()));
-            if (const std::string problem = store(at->second, node); !problem.empty())
-                fail(node.source(), written, problem);
+        } else if (const std::string problem = store(at->second, node); !problem.empty()) {
+            fail(node.source(), full, problem);
         }
     }
 }
@@ -187,10 +164,9 @@ void TableReader::fill(const toml::table& table, const std::string& prefix, cons
 void TableReader::override_with(const std::vector<std::string>& overrides) {
     std::vector<std::string> names;
     for (const auto& [name, key] : slots_) names.push_back(name);
-    std::map<std::string, std::string> written_as;
     for (const std::string& text : overrides) {
         const auto equals = text.find('=');
-        const std::string written = text.substr(0, equals), name = renames_.key(written);
+        const std::string name = text.substr(0, equals);
         if (equals == std::string::npos || name.empty()) {
             errors_.push_back(fmt::format("--set {}: not of the form KEY=VALUE", text));
             continue;
@@ -203,14 +179,8 @@ void TableReader::override_with(const std::vector<std::string>& overrides) {
                                           near.empty() ? "" : "; did you mean " + near + "?"));
             continue;
         }
-        if (const auto other = written_as.emplace(name, written).first->second; other != written) {
-            errors_.push_back(fmt::format("--set {}: is another name of {}, which is set as well; remove one",
-                                          written, other));
-            continue;
-        }
-        notice_old_names(written, text.substr(equals + 1));
         if (const std::string problem = set_text(at->second, text.substr(equals + 1)); !problem.empty())
-            errors_.push_back(fmt::format("--set {}: {}", written, problem));
+            errors_.push_back(fmt::format("--set {}: {}", name, problem));
         overrides_.emplace_back(name, text.substr(equals + 1));
     }
 }

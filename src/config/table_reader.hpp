@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "config/key_places.hpp"
-#include "config/renames.hpp"
 #include "config/schema.hpp"
 
 namespace maestro::config {
@@ -56,24 +55,17 @@ public:
     const std::map<std::string, Key>& slots() const { return slots_; }
     /// The defaults of the optional keys.
     const std::map<std::string, std::string>& defaults() const { return defaults_; }
-    /// Keys and words that were renamed.
-    const Renames& renames() const { return renames_; }
-    /// "KEY is now KEY", a line for each old name that was used.
-    const std::vector<std::string>& notices() const { return notices_; }
-    /// The overrides so far, in order, by current names.
+    /// The overrides so far, in order.
     const std::vector<std::pair<std::string, std::string>>& overrides() const { return overrides_; }
 
 private:
     /// Stores a value in the target of the key; returns the error, or "".
     static std::string store(const Key& key, const toml::node& node);
     static std::string set_text(const Key& key, const std::string& value);
-    static std::string check_text(const Key& key, std::string& value);
+    static std::string check_text(const Key& key, const std::string& value);
     bool is_missing(const std::string& name, const Key& key) const {
         return key.required && !places_.contains(name) && !completed_.contains(name);
     }
-    void notice(const std::string& text);
-    /// Adds notices if `written`, the name under which `value` was set, or `value` was renamed.
-    void notice_old_names(const std::string& written, const std::string& value);
 
     KeyPlaces places_;
     std::vector<std::string> errors_;
@@ -81,8 +73,6 @@ private:
     std::map<std::string, std::string> defaults_;
     std::vector<std::pair<std::string, std::string>> overrides_;
     std::set<std::string> completed_;
-    Renames renames_;
-    std::vector<std::string> notices_;
 };
 
 [[noreturn]] void refuse_all(const std::vector<std::string>& errors);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@ namespace maestro::io {
 struct ManifestEntry {
     std::string file;
     std::uint64_t bytes = 0;
-    std::uint64_t hash = 0;  ///< AdHash of the file; in manifests up to version 3, XXH64
+    std::uint64_t hash = 0;  ///< AdHash of the file
 };
 
 struct TrainState {
@@ -30,16 +29,13 @@ struct TrainState {
     std::map<std::string, std::string> defaults;  ///< of the keys that a deck may leave out
     std::uint64_t samples = 0;                    ///< identity of the sample file
     RowCounts counts;                             ///< rows of metrics.h5 up to here
-    std::optional<Rows> rows = {};                ///< they themselves, in a checkpoint of version 2
 };
 
 /// The arrays that a section's file may hold of a parameter, and the groups of them.
 enum class Stored { weight, first, second };
 inline constexpr const char* kStoredGroups[] = {"weights", "adam_m", "adam_v"};
-/// The version of manifests that is written, the first whose hashes are AdHash, and the oldest that can be
-/// read. HDF5 files have a separate version.
-inline constexpr std::int64_t kCheckpointVersion = 4, kFirstWithAdHash = 4, kOldestCheckpointVersion = 2;
-inline constexpr std::int64_t kFileVersion = 3;
+/// The version of manifests, and that of the HDF5 files.
+inline constexpr std::int64_t kCheckpointVersion = 4, kFileVersion = 3;
 
 /// RUN/checkpoints/step-NNNNNN.partial.
 std::filesystem::path partial_of(const std::filesystem::path& run, std::int64_t step);

@@ -16,9 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The version of train.h5 that holds the rows of metrics.h5 itself.
-constexpr std::int64_t kRowsInside = 2;
-
 /// Names in RUN/checkpoints; none where there is no such directory.
 std::vector<fs::path> entries_of(const fs::path& run) {
     const fs::path checkpoints = run / "checkpoints";
@@ -62,16 +59,16 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
         if (json.at("format") != "maestro-checkpoint")
             throw Error(ExitCode::bad_data, path.string() + ": of something else than a checkpoint");
         Manifest manifest{.version = json.at("version"), .files = {}};
+        if (manifest.version != kCheckpointVersion) return manifest;
         for (const auto& entry : json.at("files")) {
             const std::string name = entry.at("file");
             if (name.find('/') != std::string::npos)
                 throw Error(
                     ExitCode::bad_data,
                     fmt::format("{}: names '{}', which is not a file of a checkpoint", path.string(), name));
-            const char* const hash = manifest.version >= kFirstWithAdHash ? "adhash64" : "xxh64";
-            manifest.files.push_back({.file = name,
-                                      .bytes = entry.at("bytes"),
-                                      .hash = std::stoull(entry.at(hash).get<std::string>(), nullptr, 16)});
+            const std::string hash = entry.at("adhash64");
+            manifest.files.push_back(
+                {.file = name, .bytes = entry.at("bytes"), .hash = std::stoull(hash, nullptr, 16)});
         }
         return manifest;
     } catch (const Error&) {
@@ -124,15 +121,6 @@ std::string described(Action&& action) {
 
 }  // namespace
 
-std::string damage_of_old(const fs::path& checkpoint, const ManifestEntry& entry, Pulse& pulse) {
-    return described([&]() -> std::string {
-        const fs::path path = checkpoint / entry.file;
-        const storage::Fingerprint found = storage::fingerprint(path, pulse);
-        if (found.bytes != entry.bytes) return other_size(path, found.bytes, entry.bytes);
-        return found.hash != entry.hash ? other_hash(path) : "";
-    });
-}
-
 std::string damage_of_part(const fs::path& checkpoint, const Manifest& manifest, int rank, int ranks,
                            std::span<std::uint64_t> hashes, Pulse& pulse) {
     std::int64_t all = 0, first = 0;
@@ -161,12 +149,11 @@ std::string damage_of(const fs::path& checkpoint, const Manifest& manifest,
 }
 
 void check_version(const fs::path& checkpoint, const Manifest& manifest) {
-    if (manifest.version >= kOldestCheckpointVersion && manifest.version <= kCheckpointVersion) return;
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format("{}: a checkpoint of version {}, this build reads versions {} to {}; use the "
-                    "build that wrote it, or another run.output",
-                    checkpoint.string(), manifest.version, kOldestCheckpointVersion, kCheckpointVersion));
+    if (manifest.version == kCheckpointVersion) return;
+    throw Error(ExitCode::bad_data,
+                fmt::format("{}: a checkpoint of version {}, this build reads version {}; use the build that "
+                            "wrote it, or another run.output",
+                            checkpoint.string(), manifest.version, kCheckpointVersion));
 }
 
 TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
@@ -174,28 +161,18 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
     const File file(path, File::Mode::read, pulse);
     return file.read([&](hid_t open) {
         try {
-            TrainState state{
+            return TrainState{
                 .step = read_integer_attribute(open, "step"),
                 .deck = read_text_attribute(open, "deck"),
                 .settings = nlohmann::json::parse(read_text_attribute(open, "settings")),
-                .defaults = {},
+                .defaults = nlohmann::json::parse(read_text_attribute(open, "defaults")),
                 .samples = std::stoull(read_text_attribute(open, "samples"), nullptr, 16),
-                .counts = {},
+                .counts = {.steps = read_integer_attribute(open, "step_rows"),
+                           .tasks = read_integer_attribute(open, "timeline_rows"),
+                           .syncs = read_integer_attribute(open, "sync_rows"),
+                           .assignment = read_integer_attribute(open, "assignment_rows"),
+                           .experts = read_integer_attribute(open, "expert_rows")},
             };
-            if (read_integer_attribute(open, "version") == kRowsInside) {
-                state.rows = read_rows(open);
-                return state;
-            }
-            state.defaults = nlohmann::json::parse(read_text_attribute(open, "defaults"));
-            const auto rows_or_none = [&](const char* name) {  // which older builds did not write
-                return MAESTRO_HDF5(H5Aexists(open, name)) > 0 ? read_integer_attribute(open, name) : 0;
-            };
-            state.counts = {.steps = read_integer_attribute(open, "step_rows"),
-                            .tasks = read_integer_attribute(open, "timeline_rows"),
-                            .syncs = rows_or_none("sync_rows"),
-                            .assignment = read_integer_attribute(open, "assignment_rows"),
-                            .experts = rows_or_none("expert_rows")};
-            return state;
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {  // of json and stoull

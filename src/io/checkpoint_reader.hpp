@@ -21,24 +21,22 @@ bool had_checkpoints(const std::filesystem::path& run);
 
 struct Manifest {
     std::int64_t version = 0;
-    std::vector<ManifestEntry> files;
+    std::vector<ManifestEntry> files;  ///< empty if the version is another than kCheckpointVersion
 };
 /// Error(bad_data) where it is missing or damaged, Error(io_error) where it cannot be read.
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 /// The same from its text; `path` is named in errors.
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
-/// Describes what is wrong with a file of a checkpoint, with its path; empty if nothing is. Error(io_error).
-/// For manifests up to version 3, whose hash only one rank can compute.
-std::string damage_of_old(const std::filesystem::path& checkpoint, const ManifestEntry& entry, Pulse& pulse);
-/// The same for what one of `ranks` reads of the files: each reads an equal number of blocks. Adds the hash
-/// of each file's blocks to `hashes`, by file, whose sums over all ranks damage_of() then compares.
+/// Describes what is wrong with a file of a checkpoint, with its path, in what one of `ranks` reads of the
+/// files: each reads an equal number of blocks. Empty if nothing is. Adds the hash of each file's blocks to
+/// `hashes`, by file, whose sums over all ranks damage_of() then compares. Error(io_error).
 std::string damage_of_part(const std::filesystem::path& checkpoint, const Manifest& manifest, int rank,
                            int ranks, std::span<std::uint64_t> hashes, Pulse& pulse);
 /// Describes the first file whose hash is not the manifest's; empty if there is none.
 std::string damage_of(const std::filesystem::path& checkpoint, const Manifest& manifest,
                       std::span<const std::uint64_t> hashes);
-/// Error(bad_data) for a whole checkpoint of a version that this build cannot read: to pass it over could
-/// overwrite it.
+/// Error(bad_data) for a checkpoint of a version that this build cannot read: to pass it over as damaged
+/// could overwrite it.
 void check_version(const std::filesystem::path& checkpoint, const Manifest& manifest);
 
 TrainState read_train_state(const std::filesystem::path& checkpoint, Pulse& pulse);

@@ -23,8 +23,6 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr const char *kSteps = "steps", *kTasks = "timeline", *kSyncs = "syncs", *kAssignment = "assignment",
                      *kExperts = "experts";
-/// A column of kTasks that files of older builds lack.
-constexpr std::string_view kAddedColumn = "weights_s";
 
 // The columns of each table: their type in the file, their name, the member of a row.
 template <class Visit>
@@ -85,10 +83,6 @@ void each_column(const ExpertRow*, Visit&& visit) {
     visit(double{}, "entropy", &ExpertRow::entropy);
 }
 
-bool exists(hid_t group, const char* name) {
-    return MAESTRO_HDF5(H5Lexists(group, name, H5P_DEFAULT)) > 0;
-}
-
 template <class Row>
 void write_table(hid_t file, const char* name, const std::vector<Row>& rows) {
     const Handle group = make_group(file, name);
@@ -105,7 +99,6 @@ std::vector<Row> read_table(hid_t file, const char* name) {
     const Handle group(MAESTRO_HDF5(H5Gopen(file, name, H5P_DEFAULT)), H5Gclose);
     std::vector<Row> rows;
     each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto member) {
-        if (column == kAddedColumn && !exists(group, column)) return;
         const auto values = read_column<decltype(type)>(group, column);
         if (rows.empty()) rows.resize(values.size());
         if (rows.size() != values.size())
@@ -119,15 +112,9 @@ std::vector<Row> read_table(hid_t file, const char* name) {
 
 template <class Row>
 void cut_table(hid_t file, const char* name, std::int64_t rows) {
-    const Handle group = make_group(file, name);
-    // What an older build did not have is made here: a table without rows, or a column of zeros.
-    const std::int64_t before = exists(group, "step") ? rows_of_column(group, "step") : 0;
-    each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto) {
-        std::vector<decltype(type)> zeros;
-        if (column == kAddedColumn && !exists(group, column)) zeros.resize(static_cast<std::size_t>(before));
-        append_column<decltype(type)>(group, column, zeros);
-        cut_column(group, column, rows);
-    });
+    const Handle group(MAESTRO_HDF5(H5Gopen(file, name, H5P_DEFAULT)), H5Gclose);
+    each_column(static_cast<const Row*>(nullptr),
+                [&](auto, const char* column, auto) { cut_column(group, column, rows); });
 }
 
 void write_rows(hid_t file, const Rows& rows) {
@@ -144,6 +131,14 @@ void write_header(hid_t file, const MetricsHeader& header) {
     write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
     write_attribute(file, "windows", fmt::format("{}", fmt::join(header.windows, "\n")));
     if (header.time_scale != 1) write_attribute(file, "time_scale", fmt::format("{}", header.time_scale));
+}
+
+Rows read_rows(hid_t file) {
+    return {.steps = read_table<StepRow>(file, kSteps),
+            .tasks = read_table<TaskRow>(file, kTasks),
+            .syncs = read_table<SyncRow>(file, kSyncs),
+            .assignment = read_table<AssignmentRow>(file, kAssignment),
+            .experts = read_table<ExpertRow>(file, kExperts)};
 }
 
 template <class Row>
@@ -166,17 +161,6 @@ auto read_locked(const std::filesystem::path& path, Read&& read) {
 }
 
 }  // namespace
-
-Rows read_rows(std::int64_t file) {
-    Rows rows{.steps = read_table<StepRow>(file, kSteps),
-              .tasks = read_table<TaskRow>(file, kTasks),
-              .assignment = {}};
-    // Files of older builds lack these.
-    if (exists(file, kSyncs)) rows.syncs = read_table<SyncRow>(file, kSyncs);
-    if (exists(file, kAssignment)) rows.assignment = read_table<AssignmentRow>(file, kAssignment);
-    if (exists(file, kExperts)) rows.experts = read_table<ExpertRow>(file, kExperts);
-    return rows;
-}
 
 void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows,
                     Pulse& pulse) {
@@ -214,7 +198,6 @@ RowCounts count_rows(const std::filesystem::path& path) {
     finish_change(path);
     return read_locked(path, [](hid_t file) {
         const auto rows = [&](const char* table) {
-            if (!exists(file, table)) return std::int64_t{0};
             const Handle group(MAESTRO_HDF5(H5Gopen(file, table, H5P_DEFAULT)), H5Gclose);
             return rows_of_column(group, "step");
         };
@@ -266,7 +249,6 @@ std::vector<std::string> read_sections(const std::filesystem::path& path) {
 std::vector<int> read_windows(const std::filesystem::path& path) {
     return read_locked(path, [](hid_t open) {
         std::vector<int> windows;
-        if (MAESTRO_HDF5(H5Aexists(open, "windows")) == 0) return windows;  // of an older build
         for (const std::string& line : lines_of(read_text_attribute(open, "windows")))
             windows.push_back(number_of<int>(line).value_or(0));
         return windows;

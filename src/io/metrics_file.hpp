@@ -100,12 +100,9 @@ Rows read_metrics(const std::filesystem::path& path);
 Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
-/// MetricsHeader::windows, with 0 for an entry that is not a number; empty for a file of an older build.
+/// MetricsHeader::windows, with 0 for an entry that is not a number.
 std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN if it is not a number.
 double read_time_scale(const std::filesystem::path& path);
-
-/// The same columns inside a checkpoint of version 2.
-Rows read_rows(std::int64_t hdf5_file);
 
 }  // namespace maestro::io

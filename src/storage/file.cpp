@@ -205,23 +205,6 @@ void sync(const fs::path& path) {
     if (!file || ::fsync(file.get()) != 0) io_failed(path, "cannot be synced to the disk", errno);
 }
 
-Fingerprint fingerprint(const fs::path& path, Pulse& pulse) {
-    pulse.doing(fmt::format("reading {} to compare its checksum", path.string()));
-    const Descriptor file = open_to_read(path);
-    Checksum checksum;
-    Fingerprint found;
-    std::vector<char> block(kBlock);
-    for (;;) {
-        const auto got = read_at(file.get(), block.data(), block.size(), found.bytes, pulse);
-        if (got < 0) io_failed(path, "cannot be read", errno);
-        checksum.add(block.data(), static_cast<std::size_t>(got));
-        found.bytes += static_cast<std::uint64_t>(got);
-        if (static_cast<std::uint64_t>(got) < block.size()) break;
-    }
-    found.hash = checksum.value();
-    return found;
-}
-
 std::uint64_t size_of(const fs::path& path, const Descriptor& file) {
     struct stat found = {};
     if (::fstat(file.get(), &found) != 0) io_failed(path, "cannot be read", errno);

@@ -78,12 +78,6 @@ void write_text_durably(const std::filesystem::path& path, const std::string& te
 /// Returns when the contents of a file or a directory are on the disk. Error(io_error).
 void sync(const std::filesystem::path& path);
 
-/// Size and XXH64 of a file, as read back from the disk.
-struct Fingerprint {
-    std::uint64_t bytes = 0, hash = 0;
-};
-Fingerprint fingerprint(const std::filesystem::path& path, Pulse& pulse);
-
 /// Returns the size of an open file. Error(io_error).
 std::uint64_t size_of(const std::filesystem::path& path, const Descriptor& file);
 /// Adds these bytes of the file to `hash`, as far as it has them. Error(io_error).

@@ -69,9 +69,9 @@ public:
         }
         if (first)
             storage::write_text_durably(folder / "manifest.json",
-                                        R"({"format": "maestro-checkpoint", "version": 3, "files": [
-                    {"file": "trained.h5", "bytes": 0, "xxh64": "0"},
-                    {"file": "frozen.h5", "bytes": 0, "xxh64": "0"}]})");
+                                        R"({"format": "maestro-checkpoint", "version": 4, "files": [
+                    {"file": "trained.h5", "bytes": 0, "adhash64": "0"},
+                    {"file": "frozen.h5", "bytes": 0, "adhash64": "0"}]})");
         ranks_.barrier();
         ranks_.broadcast(text);
         return text;

@@ -14,7 +14,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
 
 sys.path.insert(0, str(ROOT / "scripts/data"))
-from sample_file import Xxh64  # noqa: E402
 
 VLM = str(ROOT / "inputs/vlm_glyphs.toml")
 DISTILL = str(ROOT / "inputs/distill.toml")
@@ -42,18 +41,13 @@ def adhash64(data):
     return int(np.sum(z ^ (z >> np.uint64(31)), dtype=np.uint64))
 
 
-def publish(checkpoint, version=4):
-    """Writes the manifest of this version for the files as they are."""
+def publish(checkpoint):
+    """Writes the manifest for the files as they are."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     for entry in manifest["files"]:
         data = (checkpoint / entry["file"]).read_bytes()
-        entry.pop("adhash64", None)
-        entry["bytes"] = len(data)
-        if version >= 4:
-            entry["adhash64"] = f"{adhash64(data):016x}"
-        else:
-            entry["xxh64"] = f"{Xxh64.of(np.frombuffer(data, np.uint8)):016x}"
-    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "version": version}))
+        entry.update(bytes=len(data), adhash64=f"{adhash64(data):016x}")
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
 def settings(values):

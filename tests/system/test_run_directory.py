@@ -135,34 +135,6 @@ def test_a_key_that_the_checkpoint_does_not_know_is_its_default(workspace, run):
     assert list(workspace.steps("run")["step"])[-1] == 9
 
 
-def test_a_checkpoint_of_version_3_is_read(workspace, run):
-    """Its hashes are of another kind, and one rank computes each."""
-    whole = workspace.losses("run")
-    publish(run / "checkpoints/step-000008", version=3)
-    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
-    assert "after step 8" in result.stdout and "damaged" not in result.stdout
-    assert np.array_equal(workspace.losses("run")[:8], whole)
-    publish(run / "checkpoints/step-000009", version=3)
-    damage(run / "checkpoints/step-000009/vision.h5")
-    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
-    assert "step-000009/vision.h5: its checksum" in result.stdout
-
-
-def test_a_checkpoint_of_version_2_brings_its_rows(workspace, run):
-    whole = workspace.losses("run")
-    checkpoint = run / "checkpoints/step-000008"
-    with h5py.File(checkpoint / "train.h5", "r+") as file, h5py.File(run / "metrics.h5") as metrics:
-        for name in ("step_rows", "timeline_rows", "assignment_rows", "defaults"):
-            del file.attrs[name]
-        file.attrs["version"] = np.int64(2)
-        for table in ("steps", "timeline", "assignment"):
-            metrics.copy(table, file)
-    publish(checkpoint, version=2)
-    (run / "metrics.h5").unlink()
-    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
-    assert np.array_equal(workspace.losses("run")[:8], whole) and len(workspace.losses("run")) == 9
-
-
 def test_exit_json_is_of_this_start_or_absent(workspace, run):
     assert workspace.exit_report("run")["code"] == 0
     (workspace.path / "data").unlink()  # the start fails after the run is its own

@@ -163,14 +163,6 @@ def test_noise_repeats_by_its_seed(tmp_path):
     assert first == again != other
 
 
-def test_the_log_mentions_a_renamed_key_once(tmp_path):
-    write_case(tmp_path)
-    command = [BINARY, "simulate", "deck.toml", "--costs", "costs.csv", "--set", "run.gpu_products=fp32"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("run.gpu_products is now run.matmul_precision") == 1
-
-
 def test_large_decks_on_paper(tmp_path):
     """10,000 ranks."""
     write_case(tmp_path, groups=400, fanout=24, per_replica=4, share=0.3)

@@ -40,21 +40,16 @@ std::vector<std::string> candidates_of(const comm::Communicator& world, const st
 /// Collective. What is wrong with the files of a checkpoint; empty: nothing. Each byte is read once.
 std::string damage_of_files(const comm::Communicator& world, const fs::path& checkpoint,
                             const io::Manifest& manifest, Pulse& pulse) {
-    const bool by_parts = manifest.version >= io::kFirstWithAdHash;
     std::vector<std::uint64_t> hashes(manifest.files.size(), 0);
     std::string wrong;
     comm::agree(world, [&] {
-        if (by_parts)
-            wrong = io::damage_of_part(checkpoint, manifest, world.rank(), world.size(), hashes, pulse);
-        for (std::size_t i = 0; !by_parts && i < manifest.files.size() && wrong.empty(); ++i)
-            if (static_cast<int>(i % static_cast<std::size_t>(world.size())) == world.rank())
-                wrong = io::damage_of_old(checkpoint, manifest.files[i], pulse);
+        wrong = io::damage_of_part(checkpoint, manifest, world.rank(), world.size(), hashes, pulse);
     });
     const std::vector<std::string> all = world.gather(wrong);
     const auto first = std::find_if(all.begin(), all.end(), [](const auto& what) { return !what.empty(); });
     wrong = first == all.end() ? "" : *first;
     const std::vector<std::uint64_t> sums = sums_on_first(world, hashes);
-    if (world.rank() == 0 && by_parts && wrong.empty()) wrong = io::damage_of(checkpoint, manifest, sums);
+    if (world.rank() == 0 && wrong.empty()) wrong = io::damage_of(checkpoint, manifest, sums);
     world.broadcast(wrong);
     return wrong;
 }
@@ -63,23 +58,23 @@ std::string damage_of_files(const comm::Communicator& world, const fs::path& che
 std::string damage_of(const comm::Communicator& world, const fs::path& checkpoint, Pulse& pulse) {
     const fs::path path = checkpoint / "manifest.json";
     std::string text, wrong;
+    io::Manifest manifest;
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
         try {
             text = storage::read_text(path);
-            io::parse_manifest(text, path);
+            manifest = io::parse_manifest(text, path);
         } catch (const Error& error) {
             if (error.code() != ExitCode::bad_data) throw;
             wrong = error.what();
+            return;
         }
+        io::check_version(checkpoint, manifest);
     });
     world.broadcast(wrong);
     if (!wrong.empty()) return wrong;
     world.broadcast(text);
-    const io::Manifest manifest = io::parse_manifest(text, path);
-    wrong = damage_of_files(world, checkpoint, manifest, pulse);
-    if (wrong.empty()) comm::agree(world, [&] { io::check_version(checkpoint, manifest); });
-    return wrong;
+    return damage_of_files(world, checkpoint, io::parse_manifest(text, path), pulse);
 }
 
 }  // namespace

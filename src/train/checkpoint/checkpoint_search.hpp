@@ -18,8 +18,8 @@ struct FoundCheckpoint {
 };
 
 /// Collective. `path` is a checkpoint or a run directory. Throws on all ranks Error(io_error) where anything
-/// cannot be read, which says nothing about its contents, and Error(bad_data) where the newest whole one is
-/// of a version that this build does not read.
+/// cannot be read, which says nothing about its contents, and Error(bad_data) where one that is newer than
+/// all whole ones is of a version that this build does not read.
 FoundCheckpoint find_checkpoint(const comm::Communicator& world, const std::string& path, Pulse& pulse);
 
 /// Collective. Like find_checkpoint(), for callers that cannot go on without one: Error(input_missing) where

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "comm/agree.hpp"
 #include "comm/topology.hpp"
 #include "graph/grid.hpp"

@@ -163,8 +163,6 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
     io::Rows rows;
     if (found_.path.empty()) {
         set_aside(".abandoned", "the metrics of a run that ended before its first checkpoint");
-    } else if (state_.rows) {
-        rows = std::move(*state_.rows);
     } else if (in_this_run_) {
         try {
             io::cut_metrics(path, header, state_.counts, context_.pulse);

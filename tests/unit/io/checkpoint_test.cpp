@@ -3,13 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/adhash.hpp"
@@ -158,17 +154,6 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     EXPECT_EQ(state.samples, 0xfedcba9876543210u);
     EXPECT_EQ(state.counts,
               (RowCounts{.steps = 12, .tasks = 24, .syncs = 48, .assignment = 36, .experts = 60}));
-    EXPECT_FALSE(state.rows.has_value());
-}
-
-/// As an older build wrote it.
-TEST_F(Run, IsReadWithoutTheNumbersOfRowsOfLaterTables) {
-    const fs::path checkpoint = save(12);
-    change_whole(checkpoint / "train.h5", quiet_, [](hid_t file) {
-        for (const char* name : {"sync_rows", "expert_rows"}) MAESTRO_HDF5(H5Adelete(file, name));
-    });
-    EXPECT_EQ(read_train_state(checkpoint, quiet_).counts,
-              (RowCounts{.steps = 12, .tasks = 24, .assignment = 36}));
 }
 
 TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {
@@ -334,23 +319,6 @@ TEST_F(Run, RanksReadEachByteOnce) {
     EXPECT_THAT(damage_of(checkpoint, manifest, hashes), testing::HasSubstr(manifest.files[3].file));
 }
 
-TEST_F(Run, ReadsTheHashesOfVersion3) {
-    const fs::path checkpoint = save(3), path = checkpoint / "manifest.json";
-    nlohmann::json json = nlohmann::json::parse(text_of(path));
-    json["version"] = 3;
-    for (auto& entry : json["files"]) {
-        const std::string bytes = text_of(checkpoint / entry["file"].get<std::string>());
-        entry["xxh64"] = fmt::format("{:016x}", XXH64(bytes.data(), bytes.size(), 0));
-        entry.erase("adhash64");
-    }
-    std::ofstream(path) << json.dump();
-    const Manifest manifest = read_manifest(checkpoint);
-    check_version(checkpoint, manifest);
-    for (const ManifestEntry& entry : manifest.files) EXPECT_EQ(damage_of_old(checkpoint, entry, quiet_), "");
-    fs::resize_file(checkpoint / "language.h5", 100);
-    EXPECT_THAT(damage_of_old(checkpoint, manifest.files[0], quiet_), testing::HasSubstr("100 bytes"));
-}
-
 TEST_F(Run, RefusesOtherShapesAndMissingParameters) {
     const fs::path checkpoint = save(1);
     const SectionReader section(checkpoint, "language", quiet_);
@@ -403,31 +371,9 @@ TEST_F(Run, WhatCannotBeReadIsNotDamaged) {
 
 TEST_F(Run, DoesNotPassOverAnotherVersion) {
     const fs::path checkpoint = save(3), path = checkpoint / "manifest.json";
-    std::ifstream in(path);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    text.replace(text.find("\"version\": 4"), 12, "\"version\": 9");
-    std::ofstream(path) << text;
+    // Whatever else another version has in its manifest.
+    std::ofstream(path) << R"({"format": "maestro-checkpoint", "version": 3, "files": [{"xxh64": "0"}]})";
     EXPECT_EQ(code_of([&] { check_version(checkpoint, read_manifest(checkpoint)); }), ExitCode::bad_data);
-}
-
-TEST_F(Run, ReadsTheRowsInsideACheckpointOfVersion2) {
-    const fs::path checkpoint = save(2);
-    create_metrics(checkpoint / "train.h5", {.deck = "deck", .environment = "", .sections = {}},
-                   {.steps = {{1, 0.5, 9, 1, 2, 3}}, .tasks = {{.rank = 3, .step = 1}}, .assignment = {}},
-                   quiet_);
-    {
-        const Handle file(H5Fopen((checkpoint / "train.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
-        H5Adelete(file, "version");
-        write_attribute(file, "version", std::int64_t{2});
-        write_attribute(file, "step", std::int64_t{2});
-        write_attribute(file, "settings", std::string("{}"));
-        write_attribute(file, "samples", std::string("00ff"));
-    }
-    const TrainState state = read_train_state(checkpoint, quiet_);
-    ASSERT_TRUE(state.rows.has_value());
-    EXPECT_EQ(state.rows->steps.at(0).tokens, 9);
-    EXPECT_EQ(state.rows->tasks.at(0).rank, 3);
-    EXPECT_EQ(state.samples, 0xffu);
 }
 
 TEST_F(Run, KeepsTwoAtLeast) {

@@ -100,32 +100,6 @@ TEST_F(Metrics, GrowAndAreCut) {
     EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
 }
 
-/// As an older build wrote it: without the times in which tasks waited for weights, without syncs and without
-/// loads of experts.
-TEST_F(Metrics, OfAnOlderBuildAreReadAndGoOn) {
-    append_metrics(path_, rows_of(1), quiet_);
-    append_metrics(path_, rows_of(2), quiet_);
-    change_whole(path_, quiet_, [](hid_t file) {
-        MAESTRO_HDF5(H5Ldelete(file, "timeline/weights_s", H5P_DEFAULT));
-        MAESTRO_HDF5(H5Ldelete(file, "syncs", H5P_DEFAULT));
-        MAESTRO_HDF5(H5Ldelete(file, "experts", H5P_DEFAULT));
-    });
-    EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
-    EXPECT_EQ(read_metrics(path_).tasks.at(0).weights_s, 0);
-    const RowCounts one{.steps = 1, .tasks = 2, .assignment = 1};
-    EXPECT_EQ(count_rows(path_), (RowCounts{.steps = 2, .tasks = 4, .assignment = 2}));
-    cut_metrics(path_, {}, one, quiet_);
-    append_metrics(path_, rows_of(9), quiet_);
-    const Rows rows = read_metrics(path_);
-    ASSERT_EQ(rows.tasks.size(), 4u);
-    EXPECT_EQ(rows.tasks[0].weights_s, 0);
-    EXPECT_EQ(rows.tasks[2].weights_s, 0.5);
-    ASSERT_EQ(rows.syncs.size(), 1u);
-    EXPECT_EQ(rows.syncs[0].step, 9);
-    ASSERT_EQ(rows.experts.size(), 2u);
-    EXPECT_EQ(rows.experts[0].step, 9);
-}
-
 TEST_F(Metrics, AreAppendedWhereThereAreLoadsOfExpertsAlone) {
     append_metrics(path_, {.steps = {}, .tasks = {}, .assignment = {}, .experts = {{.step = 1}}}, quiet_);
     EXPECT_EQ(count_rows(path_).experts, 1);
