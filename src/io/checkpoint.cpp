@@ -42,9 +42,7 @@ void begin_checkpoint(const fs::path& run, std::int64_t step) {
     const fs::path partial = partial_of(run, step);
     error.clear();
     fs::create_directories(partial, error);
-    if (error)
-        throw Error(ExitCode::io_error,
-                    fmt::format("{}: cannot be made: {}", partial.string(), error.message()));
+    if (error) storage::io_failed(partial, "cannot be made", error.value());
 }
 
 void discard_checkpoint(const fs::path& partial) {
@@ -108,8 +106,8 @@ void remove_checkpoint(const fs::path& path, Pulse& pulse) {
 
 }  // namespace
 
-fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries, std::int64_t keep,
-                           std::span<const fs::path> damaged, Pulse& pulse) {
+fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries,
+                           const Retention& retention, Pulse& pulse) {
     pulse.doing(fmt::format("completing {}", partial.string()));
     check_sizes(partial, entries);
     write_manifest(partial, entries);
@@ -117,26 +115,31 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
     const fs::path checkpoints = partial.parent_path(), final_path = checkpoints / partial.stem();
     const std::int64_t step = step_of_checkpoint(final_path);
     std::error_code error;
-    for (const fs::path& path : damaged)
-        if (step_of_checkpoint(path) <= step && fs::exists(path, error))
-            set_aside(path, ".damaged");
+    for (const fs::path& path : retention.damaged)
+        if (step_of_checkpoint(path) <= step && fs::exists(path, error)) set_aside(path, ".damaged");
     if (fs::exists(final_path, error)) set_aside(final_path, ".abandoned");
     fs::rename(partial, final_path, error);
     if (error) storage::io_failed(final_path, "cannot be renamed", error.value());
     storage::sync(checkpoints);
     pulse.beat();
-    storage::write_text_durably(checkpoints / "LATEST", final_path.filename().string() + "\n");
+    try {
+        storage::write_text_durably(checkpoints / "LATEST", final_path.filename().string() + "\n");
+    } catch (const storage::NoRoom&) {
+        // The checkpoint is complete. Until the next one, the file names the one before.
+    }
+    const std::vector<std::int64_t>& besides = retention.besides;
     std::int64_t kept = 0;
-    for (const fs::path& path : list_checkpoints(checkpoints.parent_path()))
-        if (step_of_checkpoint(path) <= step && ++kept > std::max<std::int64_t>(keep, 2))
-            remove_checkpoint(path, pulse);
+    for (const fs::path& path : list_checkpoints(checkpoints.parent_path())) {
+        const std::int64_t old = step_of_checkpoint(path);
+        if (old > step || ++kept <= std::max<std::int64_t>(retention.newest, 2)) continue;
+        if (std::find(besides.begin(), besides.end(), old) == besides.end()) remove_checkpoint(path, pulse);
+    }
     return final_path;
 }
 
 void set_aside_newer(const fs::path& run, std::int64_t step, std::span<const fs::path> spared) {
     for (const fs::path& path : list_checkpoints(run))
-        if (step_of_checkpoint(path) > step && !among(path, spared))
-            set_aside(path, ".abandoned");
+        if (step_of_checkpoint(path) > step && !among(path, spared)) set_aside(path, ".abandoned");
 }
 
 std::int64_t step_of_checkpoint(const fs::path& path) {

@@ -46,14 +46,19 @@ void begin_checkpoint(const std::filesystem::path& run, std::int64_t step);
 void discard_checkpoint(const std::filesystem::path& partial);
 /// train.h5.
 FileImage describe_train_state(const TrainState& state, Pulse& pulse);
-/// Writes the manifest, syncs, renames, and writes LATEST. Renames `damaged` checkpoints that are not newer
-/// to step-NNNNNN.damaged (see set_aside()), and keeps max(keep, 2) of this one and the others that are not
-/// newer. Newer
-/// checkpoints belong to another continuation of the run and are not touched. Returns the final path. Needs
-/// neither MPI nor HDF5. Error(io_error), also where a file has not the size of its entry.
+/// Which checkpoints stay when another one is complete, of those that are not newer than it. Newer ones
+/// belong to another continuation of the run and are not touched.
+struct Retention {
+    std::int64_t newest = 2;                 ///< so many, at least two; the complete one is the first of them
+    std::vector<std::int64_t> besides = {};  ///< steps of others
+    std::vector<std::filesystem::path> damaged = {};  ///< are renamed to step-NNNNNN.damaged, see set_aside()
+};
+/// Writes the manifest, syncs, renames, writes LATEST, and removes the checkpoints that do not stay. Returns
+/// the final path. Needs neither MPI nor HDF5. Error(io_error), also where a file has not the size of its
+/// entry; storage::NoRoom.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& partial,
-                                        std::span<const ManifestEntry> entries, std::int64_t keep,
-                                        std::span<const std::filesystem::path> damaged, Pulse& pulse);
+                                        std::span<const ManifestEntry> entries, const Retention& retention,
+                                        Pulse& pulse);
 
 /// Renames the checkpoints of `run` after `step`, except those in `spared`, to step-NNNNNN.abandoned: a run
 /// that continues from `step` no longer needs them.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/check.hpp"
 #include "base/error.hpp"
@@ -30,11 +29,7 @@ FileWriter::FileWriter(const fs::path& partial, const std::string& file, Pulse& 
 }
 
 void FileWriter::failed(const char* what) const {
-    const int number = errno;
-    const bool full = number == ENOSPC || number == EDQUOT;
-    throw Error(ExitCode::io_error,
-                fmt::format("{}: {}: {}{}", path_.string(), what, std::strerror(number),
-                            full ? "; free space, then run again with --resume auto" : ""));
+    storage::io_failed(path_, what, errno);
 }
 
 void FileWriter::check_wanted() const {

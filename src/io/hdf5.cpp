@@ -219,15 +219,22 @@ void append_column(hid_t group, const std::string& name, std::span<const T> valu
 
 template <class T>
 std::vector<T> read_column(hid_t group, const std::string& name) {
+    return read_column<T>(group, name, 0, rows_of_column(group, name));
+}
+
+template <class T>
+std::vector<T> read_column(hid_t group, const std::string& name, std::int64_t first, std::int64_t rows) {
     const Handle dataset = open_dataset(group, name);
-    const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose);
-    hsize_t rows = 0;
-    if (H5Sget_simple_extent_ndims(space) != 1) bad(name, "not a column");
-    MAESTRO_HDF5(H5Sget_simple_extent_dims(space, &rows, nullptr));
-    if (rows > 0 && H5Dget_storage_size(dataset) < rows * sizeof(T) / 64)
-        bad(name, "claims more rows than it stores");
-    std::vector<T> values(rows);
-    if (rows > 0) MAESTRO_HDF5(H5Dread(dataset, type_of<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
+    const hsize_t begin = static_cast<hsize_t>(first), count = static_cast<hsize_t>(rows);
+    const auto all = static_cast<hsize_t>(rows_of_column(group, name));
+    if (begin + count > all) bad(name, fmt::format("{} rows where there were {}", all, begin + count));
+    if (H5Dget_storage_size(dataset) < all * sizeof(T) / 64) bad(name, "claims more rows than it stores");
+    std::vector<T> values(count);
+    if (values.empty()) return values;
+    const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose),
+        memory(MAESTRO_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
+    MAESTRO_HDF5(H5Sselect_hyperslab(space, H5S_SELECT_SET, &begin, nullptr, &count, nullptr));
+    MAESTRO_HDF5(H5Dread(dataset, type_of<T>(), memory, space, H5P_DEFAULT, values.data()));
     return values;
 }
 
@@ -254,5 +261,7 @@ template void append_column(hid_t, const std::string&, std::span<const double>);
 template std::vector<std::int32_t> read_column(hid_t, const std::string&);
 template std::vector<std::int64_t> read_column(hid_t, const std::string&);
 template std::vector<double> read_column(hid_t, const std::string&);
+template std::vector<std::int64_t> read_column(hid_t, const std::string&, std::int64_t, std::int64_t);
+template std::vector<double> read_column(hid_t, const std::string&, std::int64_t, std::int64_t);
 
 }  // namespace maestro::io

@@ -95,6 +95,9 @@ template <class T>
 void append_column(hid_t group, const std::string& name, std::span<const T> values);
 template <class T>
 std::vector<T> read_column(hid_t group, const std::string& name);
+/// The rows [first, first + rows) alone.
+template <class T>
+std::vector<T> read_column(hid_t group, const std::string& name, std::int64_t first, std::int64_t rows);
 std::int64_t rows_of_column(hid_t group, const std::string& name);
 /// Error(bad_data) if it has fewer rows.
 void cut_column(hid_t group, const std::string& name, std::int64_t rows);

@@ -78,8 +78,8 @@ std::string records_of(const std::map<std::uint64_t, std::array<std::byte, kPage
     return records;
 }
 
-[[noreturn]] void no_room(const fs::path& path, int number) {
-    storage::io_failed(path, "cannot be written; free space, then run again with --resume auto", number);
+[[noreturn]] void write_failed(const fs::path& path, int number) {
+    storage::io_failed(path, "cannot be written", number);
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ void create_whole(const fs::path& path, Pulse& pulse, const Change& fill) {
             ::fsync(target.get()) != 0) {
             const int number = errno;
             fs::remove(partial, ignored);
-            no_room(path, number);
+            write_failed(path, number);
         }
     }
     fs::remove(journal_of(path), ignored);  // of a file that is replaced
@@ -120,10 +120,10 @@ void finish_change(const fs::path& path) {
         header.pages == records.size() / (sizeof(std::uint64_t) + kPage) &&
         XXH64(records.data(), records.size(), 0) == header.hash) {
         const storage::Descriptor file(path, O_WRONLY);
-        if (!file) no_room(path, errno);
+        if (!file) write_failed(path, errno);
         const storage::FileLock lock(file, storage::FileLock::Kind::exclusive);
         Pulse quiet;
-        if (!write_pages(file, records.data(), header.pages, header.size, quiet)) no_room(path, errno);
+        if (!write_pages(file, records.data(), header.pages, header.size, quiet)) write_failed(path, errno);
     }
     fs::remove(journal, ignored);
 }
@@ -135,7 +135,7 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
     held.close();
     storage::DriverState state = held.state();
     const storage::Descriptor file(path, O_RDWR);
-    if (!file) no_room(path, errno);
+    if (!file) write_failed(path, errno);
     drop_unchanged(file, state.pages, pulse);
     const std::string records = records_of(state.pages);
     Header header{.magic = {},
@@ -151,7 +151,7 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
         ::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(size),
                     static_cast<off_t>(state.end - size)) != 0 &&
         errno != EOPNOTSUPP && errno != ENOSYS)
-        no_room(path, errno);
+        write_failed(path, errno);
     const fs::path journal = journal_of(path), partial = journal.string() + ".partial";
     const bool written = [&] {
         const storage::Descriptor target(partial, O_WRONLY | O_CREAT | O_TRUNC);
@@ -165,13 +165,16 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
         std::error_code ignored;
         fs::remove(partial, ignored);
         if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0)
-            no_room(path, errno);  // gives the room back
-        no_room(path, written ? error.value() : number);
+            write_failed(path, errno);  // gives the room back
+        write_failed(path, written ? error.value() : number);
     }
     // HDF5 takes the same lock when it opens the file, so that nobody reads half of the change. A reader that
     // keeps the file open must not stop the run: after a moment the change is made all the same.
     const storage::FileLock lock(file, storage::FileLock::Kind::exclusive);
-    if (!write_pages(file, records.data(), header.pages, header.size, pulse)) no_room(path, errno);
+    if (!write_pages(file, records.data(), header.pages, header.size, pulse))
+        // No NoRoom: the change is not undone, the journal completes it.
+        throw Error(ExitCode::io_error,
+                    fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
     fs::remove(journal, error);
 }
 

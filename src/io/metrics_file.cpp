@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -221,6 +222,25 @@ Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
     cut_rows(rows.assignment, counts.assignment, path);
     cut_rows(rows.experts, counts.experts, path);
     return rows;
+}
+
+std::vector<double> mean_losses_after(const std::filesystem::path& path, std::span<const std::int64_t> steps,
+                                      std::int64_t most) {
+    return read_locked(path, [&](hid_t file) {
+        const Handle group(MAESTRO_HDF5(H5Gopen(file, kSteps, H5P_DEFAULT)), H5Gclose);
+        const std::int64_t rows = rows_of_column(group, "step");
+        std::vector<double> means(steps.size(), std::nan(""));
+        if (rows == 0) return means;
+        // Every step has one row, in their order.
+        const std::int64_t before = read_column<std::int64_t>(group, "step", 0, 1).front() - 1;
+        for (std::size_t i = 0; i < steps.size(); ++i) {
+            const std::int64_t first = steps[i] - before, count = std::min(most, rows - first);
+            if (first < 0 || count <= 0) continue;
+            const auto losses = read_column<double>(group, "loss", first, count);
+            means[i] = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(count);
+        }
+        return means;
+    });
 }
 
 namespace {

@@ -56,15 +56,18 @@ fs::path set_aside(const fs::path& path, const std::string& ending) {
     return aside;
 }
 
+std::uint64_t free_space(const fs::path& directory) {
+    std::error_code error;
+    const fs::space_info space = fs::space(directory, error);
+    return error ? 0 : space.available;
+}
+
 void check_free_space(const fs::path& directory, std::uint64_t bytes) {
     std::error_code error;
     const fs::space_info space = fs::space(directory, error);
     if (!error && space.available < bytes)
-        throw Error(
-            ExitCode::io_error,
-            fmt::format(
-                "{}: {} MiB are needed and {} MiB are free; free space, then run again with --resume auto",
-                directory.string(), (bytes >> 20) + 1, space.available >> 20));
+        throw storage::NoRoom(fmt::format("{}: {} MiB are needed and {} MiB are free", directory.string(),
+                                          (bytes >> 20) + 1, space.available >> 20));
 }
 
 }  // namespace maestro::io

@@ -14,12 +14,14 @@ bool holds_run(const std::filesystem::path& directory);
 /// written. The caller holds the directory's lock.
 void prepare_run_directory(const std::filesystem::path& directory);
 
-/// Gives `path` another name beside it: with this ending (".damaged", ".abandoned") or, where that name is taken,
-/// the first free one of ENDING-2, ENDING-3 and so on. What has such a name is never replaced. Returns the
-/// name. The caller holds the directory's lock. Error(io_error).
+/// Gives `path` another name beside it: with this ending (".damaged", ".abandoned") or, where that name is
+/// taken, the first free one of ENDING-2, ENDING-3 and so on. What has such a name is never replaced. Returns
+/// the name. The caller holds the directory's lock. Error(io_error).
 std::filesystem::path set_aside(const std::filesystem::path& path, const std::string& ending);
 
-/// Throws Error(io_error) where less than `bytes` are free below `directory`.
+/// Bytes that this user may still write below `directory`; 0 where that is not known.
+std::uint64_t free_space(const std::filesystem::path& directory);
+/// Throws storage::NoRoom where less than `bytes` are free below `directory`.
 void check_free_space(const std::filesystem::path& directory, std::uint64_t bytes);
 
 }  // namespace maestro::io

@@ -89,7 +89,9 @@ Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
 }
 
 void io_failed(const fs::path& path, const std::string& what, int number) {
-    throw Error(ExitCode::io_error, fmt::format("{}: {}: {}", path.string(), what, std::strerror(number)));
+    const std::string fault = fmt::format("{}: {}: {}", path.string(), what, std::strerror(number));
+    if (number == ENOSPC || number == EDQUOT || number == EFBIG) throw NoRoom(fault);
+    throw Error(ExitCode::io_error, fault);
 }
 
 Descriptor open_retrying(const fs::path& path, int flags) {
@@ -139,10 +141,7 @@ bool write_at(int descriptor, const void* source, std::uint64_t bytes, std::uint
 namespace {
 
 [[noreturn]] void no_room(const fs::path& path, std::uint64_t bytes, int number) {
-    io_failed(path,
-              fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
-                          (bytes >> 20) + 1),
-              number);
+    io_failed(path, fmt::format("no room could be reserved for {} MiB", (bytes >> 20) + 1), number);
 }
 
 /// For a file system without fallocate. posix_fallocate would write a byte into every block of the file

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/adhash.hpp"
+#include "base/error.hpp"
 #include "base/pulse.hpp"
 
 namespace maestro::storage {
@@ -84,7 +85,19 @@ std::uint64_t size_of(const std::filesystem::path& path, const Descriptor& file)
 void add_to_hash(const std::filesystem::path& path, const Descriptor& file, std::uint64_t offset,
                  std::uint64_t bytes, AdHash& hash, Pulse& pulse);
 
-/// Throws Error(io_error): "PATH: WHAT: " and the message of `number` (an errno).
+/// A disk, a quota or a limit of file sizes leaves no room for what is to be written. Who can go on without
+/// it catches this error, which is otherwise an Error(io_error).
+class NoRoom : public Error {
+public:
+    explicit NoRoom(const std::string& fault)
+        : Error(ExitCode::io_error, fault + "; free space, then run again"), fault_(fault) {}
+    const std::string& fault() const { return fault_; }  ///< the message without what to do
+
+private:
+    std::string fault_;
+};
+
+/// Throws Error(io_error): "PATH: WHAT: " and the message of `number` (an errno). NoRoom where that says so.
 [[noreturn]] void io_failed(const std::filesystem::path& path, const std::string& what, int number);
 
 }  // namespace maestro::storage

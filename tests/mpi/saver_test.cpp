@@ -3,11 +3,13 @@
 // those of all.
 #include "train/checkpoint/saver.hpp"
 
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <set>
 #include <thread>
 
 #include "mpi/expect.hpp"
@@ -157,9 +159,37 @@ void training_goes_on_beside_a_checkpoint(const comm::Communicator& world, const
     }
 }
 
-/// One rank cannot write its part: all ranks throw, and nothing has the final name. The next checkpoint is
-/// whole.
-void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs::path& folder) {
+/// The checkpoint after which the loss was lowest outlives those after it.
+void a_run_that_diverges_keeps_the_best(const comm::Communicator& world, const fs::path& folder) {
+    for (const Layout& layout : kLayouts) {
+        if (layout.ranks != world.size()) continue;
+        const fs::path run = folder / "diverging";
+        Pulse quiet;
+        if (world.rank() == 0) make_run(run);
+        world.barrier();
+        Stage stage(world, folder, layout.overrides);
+        train::Saver saver(stage.job().state(), {.run = run});
+        for (std::int64_t step = 2; step <= 28; ++step) {
+            io::Rows rows;
+            rows.steps.push_back({.step = step, .loss = step > 12 && step < 20 ? 1.0 : 5.0});
+            if (world.rank() == 0) io::append_metrics(run / "metrics.h5", rows, quiet);
+            if (step % 4 == 0) saver.save(step);
+        }
+        world.barrier();
+        std::set<std::string> names;
+        for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
+            names.insert(entry.path().filename());
+        MAESTRO_CHECK(names == (std::set<std::string>{"LATEST", "step-000012", "step-000024", "step-000028"}),
+                      "{}", fmt::join(names, ", "));
+        world.barrier();
+        if (world.rank() == 0) fs::remove_all(run);
+        world.barrier();
+    }
+}
+
+/// One rank has no room for its part: nothing has the final name, and all ranks throw where there is no
+/// complete checkpoint, or where this one was a must. Otherwise they go on, and the next one is whole.
+void a_rank_without_room_is_one_for_all(const comm::Communicator& world, const fs::path& folder) {
     for (const Layout& layout : kLayouts) {
         if (layout.ranks != world.size()) continue;
         const fs::path run = folder / "no-room", saved = run / "checkpoints" / "step-000007";
@@ -182,6 +212,21 @@ void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs
         }
         train::Saver(stage.job().state(), {.run = run}).save(kStep);
         check_files(stage, saved, true);
+        train::Saver saver(stage.job().state(), {.run = run, .saved = kStep, .background = true});
+        for (int victim = 0; victim < world.size(); ++victim) {
+            const NoRoom full(world.rank() == victim);
+            saver.start(kStep + 1);
+            saver.finish();
+            MAESTRO_CHECK(saver.saved_step() == kStep && saver.has_complete(), "saved {}",
+                          saver.saved_step());
+            test::expect_error(ExitCode::io_error, "File too large", [&] { saver.save(kStep + 1); });
+            world.barrier();
+            MAESTRO_CHECK(left_of(run) == 2, "the complete one, LATEST, and nothing else");
+            world.barrier();
+        }
+        saver.start(kStep + 1);
+        saver.finish();
+        MAESTRO_CHECK(saver.saved_step() == kStep + 1, "saved {}", saver.saved_step());
         world.barrier();
         if (world.rank() == 0) fs::remove_all(run);
         world.barrier();
@@ -205,7 +250,8 @@ int main(int argc, char** argv) {
         every_layout_reads_every_other(world, folder, {}, true);
         every_layout_reads_every_other(world, folder, kFrozenVision, false);
         weights_that_are_not_finite_are_refused(world, folder);
-        a_rank_that_cannot_write_ends_all(world, folder);
+        a_run_that_diverges_keeps_the_best(world, folder);
+        a_rank_without_room_is_one_for_all(world, folder);
         training_goes_on_beside_a_checkpoint(world, folder, {});
         training_goes_on_beside_a_checkpoint(world, folder, kFrozenVision);
         world.barrier();

@@ -97,9 +97,9 @@ def test_a_damaged_newest_checkpoint_is_named_and_set_aside_when_passed(workspac
     assert (run / "checkpoints/LATEST").read_text() == "step-000007\n"
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=7", *EVERY], options=AUTO)
     assert "step-000008" in names(workspace, "run"), "nothing was to be done, and nothing passed it"
-    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=8", *EVERY], options=AUTO)
-    assert names(workspace, "run") == ["LATEST", "step-000007", "step-000008", "step-000008.damaged"]
-    assert np.array_equal(workspace.losses("run"), whole)
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=10", *EVERY], options=AUTO)
+    assert set(names(workspace, "run")) - {"step-000007"} == {"LATEST", "step-000008", "step-000008.damaged", "step-000010"}
+    assert np.array_equal(workspace.losses("run")[:8], whole)
 
 
 def test_damaged_metrics_cost_rows_and_no_weights(workspace, run):

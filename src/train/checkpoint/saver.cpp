@@ -2,19 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "graph/grid.hpp"
+#include "io/checkpoint_reader.hpp"
 #include "io/run_directory.hpp"
+#include "train/checkpoint/full_disk.hpp"
 #include "train/checkpoint/hash_sums.hpp"
 #include "train/checkpoint/weights.hpp"
 
 namespace maestro::train {
 
 namespace {
+
+/// Steps after a checkpoint by whose mean loss it is judged.
+constexpr std::int64_t kJudgedSteps = 10;
+
+double mib(std::uint64_t bytes) {
+    return static_cast<double>(bytes) / (1 << 20);
+}
 
 std::vector<StagePart> parts_of(const RunState& state) {
     const int rank = state.world.rank();
@@ -52,13 +63,15 @@ void Saver::prepare() {
 void Saver::start(std::int64_t step) {
     MAESTRO_CHECK(snapshot_, "no memory for a copy");
     finish();
-    begin(step, true);
+    must_ = false;
+    if (!begin(step, true)) return;
     task_.start([write = write_](Pulse& pulse) { write->run(pulse); });
     phase_ = Phase::writing;
 }
 
 void Saver::save(std::int64_t step) {
     finish();
+    must_ = true;
     begin(step, false);
     agreed([&] { write_->run(state_.pulse); });
     collect();
@@ -89,32 +102,73 @@ void Saver::advance() {
     const bool ended = !task_.running();
     task_.cancel();
     task_.wait(state_.pulse);
-    agreed([&] {
+    const bool done = agreed([&] {
         try {
             task_.take();
         } catch (const Error&) {
             if (ended) throw;  // else it says no more than that it was cancelled
         }
     });
+    if (!done) return;
     if (was == Phase::completing) return report();
     collect();
     if (coordinator()) task_.start(completion());
     phase_ = Phase::completing;
 }
 
-/// Runs `action`, which may fail on any rank. Then the checkpoint under way is given up.
-void Saver::agreed(const std::function<void()>& action) {
+/// Runs `action`, which may fail on any rank. Then the checkpoint under way is given up. Returns false where
+/// only a disk is full, and training goes on.
+bool Saver::agreed(const std::function<void()>& action) {
+    std::string fault;
     try {
-        comm::agree(world(), action);
+        fault = agree_unless_full(world(), action);
     } catch (...) {
-        write_.reset();
-        if (coordinator()) io::discard_checkpoint(io::partial_of(settings_.run, step_));
+        give_up();
         throw;
     }
+    if (fault.empty()) return true;
+    give_up();
+    skip(step_, fault);
+    return false;
+}
+
+void Saver::give_up() {
+    write_.reset();
+    if (coordinator()) io::discard_checkpoint(io::partial_of(settings_.run, step_));
+}
+
+std::string Saver::newest_complete() const {
+    std::string newest;
+    comm::agree(world(), [&] {
+        if (!coordinator()) return;
+        for (const std::filesystem::path& path : io::list_checkpoints(settings_.run))
+            if (newest.empty() && !is_damaged(path)) newest = path.string();
+    });
+    world().broadcast(newest);
+    return newest;
+}
+
+void Saver::skip(std::int64_t step, const std::string& fault) {
+    const std::string newest = newest_complete();
+    std::uint64_t bytes = 0;
+    for (const SectionFiles::File& file : files_->files()) bytes += file.bytes;
+    std::string room = fmt::format("{}. A checkpoint takes {:.1f} MiB, {:.1f} MiB are free in {}", fault,
+                                   mib(bytes), mib(io::free_space(settings_.run)), settings_.run.string());
+    world().broadcast(room);
+    if (must_ || newest.empty())
+        throw Error(
+            ExitCode::io_error,
+            fmt::format("no checkpoint after step {}: {}; free space, then run again with --resume auto",
+                        step, room),
+            Scope::all_ranks);
+    log::info(
+        "warning: no checkpoint after step {}: {}. Training goes on, and {} is complete. Free space: the "
+        "next checkpoint is tried in its turn",
+        step, room, newest);
 }
 
 /// Makes write_, with the values of now: copied, or to be read in place by the main thread.
-void Saver::begin(std::int64_t step, bool copy) {
+bool Saver::begin(std::int64_t step, bool copy) {
     state_.pulse.doing(fmt::format("the checkpoint after step {}", step));
     prepare();
     step_ = step;
@@ -122,7 +176,7 @@ void Saver::begin(std::int64_t step, bool copy) {
     write_->partial = io::partial_of(settings_.run, step);
     write_->hashes.resize(files_->files().size() + 1);
     write_->elements.resize(files_->files().size() + 1);
-    agreed([&] {
+    return agreed([&] {
         if (coordinator()) io::begin_checkpoint(settings_.run, step);
         add_images(*write_);
         if (!copy || !snapshot_->copy(state_.pulse)) check_all_finite();
@@ -155,10 +209,44 @@ void Saver::add_images(CheckpointWrite& write) {
         train_bytes_ = train.bytes;
         train_file_ = train.file;
         write.images.push_back({files_->files().size(), std::move(train)});
+        std::uint64_t bytes = train_bytes_;
+        for (const SectionFiles::File& file : files_->files()) bytes += file.bytes;
+        io::check_free_space(settings_.run, bytes);
+        choose_best();
     }
-    std::uint64_t bytes = 0;
-    for (const CheckpointWrite::Image& image : write.images) bytes += image.image.bytes;
-    io::check_free_space(settings_.run, bytes);
+}
+
+bool Saver::is_damaged(const std::filesystem::path& checkpoint) const {
+    const auto& damaged = settings_.damaged;
+    return std::any_of(damaged.begin(), damaged.end(),
+                       [&](const auto& path) { return path.filename() == checkpoint.filename(); });
+}
+
+/// Which of the older checkpoints stays besides the newest: a run that diverges would otherwise replace its
+/// last good one. A checkpoint is as good as the steps that began with it: its own step was computed with the
+/// weights before.
+void Saver::choose_best() {
+    std::vector<std::int64_t> steps;
+    for (const std::filesystem::path& path : io::list_checkpoints(settings_.run))
+        if (const std::int64_t step = io::step_of_checkpoint(path); step < step_ && !is_damaged(path))
+            steps.push_back(step);
+    const std::vector<double> losses =
+        io::mean_losses_after(settings_.run / "metrics.h5", steps, kJudgedSteps);
+    const std::int64_t before = std::exchange(best_, -1);
+    std::size_t best = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) {  // the newest first, which stays where losses are equal
+        if (std::isnan(losses[i]) || (best_ >= 0 && losses[i] >= losses[best])) continue;
+        best = i;
+        best_ = steps[i];
+    }
+    const auto newest = static_cast<std::size_t>(std::max<std::int64_t>(state_.deck.checkpoint.keep, 2));
+    best_note_.clear();
+    if (best_ != before && best + 1 >= newest)
+        best_note_ = fmt::format(
+            "step-{:06d} stays besides the newest {}: the loss after it is the lowest, {:.4f}, and {:.4f} "
+            "after "
+            "step {}",
+            best_, newest, losses[best], losses.front(), steps.front());
 }
 
 /// Collective. Puts together on rank 0 what the ranks have written.
@@ -180,13 +268,16 @@ void Saver::collect() {
 /// What rank 0 does when all files are written, in a thread or not.
 std::function<void(Pulse&)> Saver::completion() const {
     return [partial = io::partial_of(settings_.run, step_), entries = entries_,
-            keep = state_.deck.checkpoint.keep, damaged = settings_.damaged](Pulse& pulse) {
-        io::finish_checkpoint(partial, entries, keep, damaged, pulse);
-    };
+            retention = io::Retention{state_.deck.checkpoint.keep, {best_}, settings_.damaged}](
+               Pulse& pulse) { io::finish_checkpoint(partial, entries, retention, pulse); };
 }
 
-void Saver::report() const {
+void Saver::report() {
+    settings_.saved = step_;
+    // They have other names now, and another one may have this step.
+    std::erase_if(settings_.damaged, [&](const auto& path) { return io::step_of_checkpoint(path) <= step_; });
     log::info("checkpoint {}/checkpoints/step-{:06d}", settings_.run.string(), step_);
+    if (!best_note_.empty()) log::info("{}", best_note_);
 }
 
 void load_checkpoint(const RunState& state, const std::string& checkpoint) {

@@ -37,13 +37,16 @@ struct RunState {
 /// Writes RUN/checkpoints/step-NNNNNN; the ranks of a section write its file, each its part, and rank 0 the
 /// rest. All functions are collective over the world and called between two steps. They throw on all ranks
 /// Error(io_error, not_finite), and Error(peer_lost) on the rank whose thread makes no progress. An error
-/// leaves nothing unfinished under the final name, and the older checkpoints stay.
+/// leaves nothing unfinished under the final name, and the older checkpoints stay. A full disk is no error as
+/// long as there is a complete checkpoint in the run directory: the log warns, the unfinished one is removed,
+/// and the caller goes on. For save() it always is one.
 class Saver {
 public:
     struct Settings {
         std::filesystem::path run;
-        std::vector<std::filesystem::path> damaged = {};  ///< see io::finish_checkpoint
-        bool background = false;           ///< whether start() will be used, which needs memory for a copy
+        std::vector<std::filesystem::path> damaged = {};  ///< see io::Retention
+        std::int64_t saved = -1;  ///< step of the newest complete checkpoint there; -1: there is none
+        bool background = false;  ///< whether start() will be used, which needs memory for a copy
         std::vector<int> processors = {};  ///< on which threads may run, see BackgroundTask
     };
     Saver(const RunState& state, Settings settings);
@@ -58,6 +61,13 @@ public:
     void finish();
     /// Writes the state after `step` at once and returns when it is complete, without a copy.
     void save(std::int64_t step);
+    /// There is no checkpoint after `step`, because of a full disk, which is an error or a warning as in
+    /// start(). `fault`: what is full, the same on all ranks.
+    void skip(std::int64_t step, const std::string& fault);
+    /// Whether the run directory has a complete checkpoint.
+    bool has_complete() const { return !newest_complete().empty(); }
+    /// The step of the newest checkpoint that is complete; -1 where there is none.
+    std::int64_t saved_step() const { return settings_.saved; }
 
     std::size_t bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< of memory for the copy
 
@@ -69,14 +79,18 @@ private:
     const comm::Communicator& world() const { return state_.world; }
     bool coordinator() const { return world().rank() == 0; }
     void prepare();
-    void begin(std::int64_t step, bool copy);
+    bool begin(std::int64_t step, bool copy);
     void check_all_finite() const;
     void add_images(CheckpointWrite& write);
+    void choose_best();
+    bool is_damaged(const std::filesystem::path& checkpoint) const;
     void advance();
-    void agreed(const std::function<void()>& action);
+    bool agreed(const std::function<void()>& action);
+    void give_up();
+    std::string newest_complete() const;
     void collect();
     std::function<void(Pulse&)> completion() const;
-    void report() const;
+    void report();
 
     RunState state_;
     Settings settings_;
@@ -84,11 +98,15 @@ private:
     std::optional<Snapshot> snapshot_;
     Phase phase_ = Phase::idle;
     std::int64_t step_ = -1;  ///< of the checkpoint under way
+    bool must_ = false;       ///< it is an error if the disk is full
     std::shared_ptr<CheckpointWrite> write_;
     std::string train_file_;                  ///< on rank 0, as the next two: name of train.h5
     std::uint64_t train_bytes_ = 0;           ///< its size
     std::vector<io::ManifestEntry> entries_;  ///< of the files that were written
-    BackgroundTask task_;                     ///< the last member: it ends before what it uses
+    /// Step of the older checkpoint after which training had the lowest loss, which stays; -1: none is known.
+    std::int64_t best_ = -1;
+    std::string best_note_;  ///< on rank 0, where that one is not among the newest: for the log
+    BackgroundTask task_;    ///< the last member: it ends before what it uses
 };
 
 /// Collective. Loads the weights and moments of each rank's shards from a verified checkpoint. Without an

@@ -29,8 +29,10 @@ std::string describe_checkpoints(const config::Deck& deck) {
             "checkpoints: {}, after the last step, or at an early stop; checkpoint.every would "
             "write more of them",
             path);
-    return fmt::format("checkpoints: {}, every {} steps and after the last; the newest {} stay", path,
-                       deck.save_interval(), std::max<std::int64_t>(deck.checkpoint.keep, 2));
+    return fmt::format(
+        "checkpoints: {}, every {} steps and after the last; the newest {} stay, and "
+        "the one after which the loss was lowest",
+        path, deck.save_interval(), std::max<std::int64_t>(deck.checkpoint.keep, 2));
 }
 
 }  // namespace

@@ -3,10 +3,16 @@
 #include <algorithm>
 #include <iterator>
 
-#include "comm/agree.hpp"
 #include "comm/environment.hpp"
+#include "storage/file.hpp"
+#include "train/checkpoint/full_disk.hpp"
 
 namespace maestro::train {
+
+namespace {
+/// Rows of tasks and samples that wait for room on the disk, of some 100 bytes each.
+constexpr std::size_t kMostWaiting = 4'000'000;
+}  // namespace
 
 bool Recorder::due() const {
     return comm::now_s() - last_s_ >= interval_s_;
@@ -21,7 +27,7 @@ void Recorder::tasks_done(const schedule::StepPlan& plan, std::span<const io::Ta
             for (std::size_t k = 0; k < plan.batches[s][r].size(); ++k)
                 for (int part = 0; part < plan.batches[s][r][k].parts(); ++part)
                     for (const std::int64_t sample : plan.batches[s][r][k].of_part(part))
-                        assignment_.push_back(
+                        waiting_.assignment.push_back(
                             {.step = plan.step,
                              .section = static_cast<int>(s),
                              .replica = static_cast<int>(r) * plan.batches[s][r][k].parts() + part,
@@ -36,31 +42,35 @@ void Recorder::syncs_done(std::span<const io::SyncRow> rows) {
 
 namespace {
 
-/// Collective. Returns the rows of all ranks on rank 0, and clears them on each. Within a step they are in
-/// the order of ranks, so that it does not depend on timing.
+/// Collective. Moves the rows of all ranks to the end of `all` on rank 0. Within a step they are in the order
+/// of ranks, so that it does not depend on timing.
 template <class Row>
-std::vector<Row> take_all(const comm::Communicator& world, std::vector<Row>& rows) {
-    std::vector<Row> all;
+void move_all(const comm::Communicator& world, std::vector<Row>& rows, std::vector<Row>& all) {
+    const auto before = static_cast<std::ptrdiff_t>(all.size());
     for (const auto& part : world.gather(std::span<const Row>(rows)))
         all.insert(all.end(), part.begin(), part.end());
     rows.clear();
-    std::stable_sort(all.begin(), all.end(), [](const Row& a, const Row& b) { return a.step < b.step; });
-    return all;
+    std::stable_sort(all.begin() + before, all.end(),
+                     [](const Row& a, const Row& b) { return a.step < b.step; });
 }
 
 }  // namespace
 
-void Recorder::flush() {
-    const std::vector<io::TaskRow> tasks = take_all(world_, tasks_);
-    const std::vector<io::SyncRow> syncs = take_all(world_, syncs_);
-    comm::agree(world_, [&] {
+std::string Recorder::flush() {
+    move_all(world_, tasks_, waiting_.tasks);
+    move_all(world_, syncs_, waiting_.syncs);
+    const std::string fault = agree_unless_full(world_, [&] {
         if (world_.rank() != 0) return;
-        io::append_metrics(path_, {steps_, tasks, syncs, assignment_, experts_}, pulse_);
+        try {
+            io::append_metrics(path_, waiting_, pulse_);
+        } catch (const storage::NoRoom& error) {
+            if (waiting_.tasks.size() + waiting_.assignment.size() < kMostWaiting) throw;
+            throw Error(ExitCode::io_error, error.what());
+        }
+        waiting_ = {};
     });
-    steps_.clear();
-    assignment_.clear();
-    experts_.clear();
     last_s_ = comm::now_s();
+    return fault;
 }
 
 }  // namespace maestro::train

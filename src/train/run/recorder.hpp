@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -26,14 +27,16 @@ public:
     void tasks_done(const schedule::StepPlan& plan, std::span<const io::TaskRow> rows);
     /// Keeps those of the steps that are recorded.
     void syncs_done(std::span<const io::SyncRow> rows);
-    void step_done(const io::StepRow& row) { steps_.push_back(row); }
+    void step_done(const io::StepRow& row) { waiting_.steps.push_back(row); }
     /// Keeps the rows of every step. Rank 0 alone has any.
     void experts_done(std::span<const io::ExpertRow> rows) {
-        experts_.insert(experts_.end(), rows.begin(), rows.end());
+        waiting_.experts.insert(waiting_.experts.end(), rows.begin(), rows.end());
     }
     bool due() const;  ///< rank 0: longer than the interval since the last flush
-    /// Collective: everything so far goes to the file.
-    void flush();
+    /// Collective: everything so far goes to the file. Where the disk is full, rows wait in the memory of
+    /// rank 0 for the next flush, up to some million, and the fault is returned, the same on all ranks;
+    /// empty: all rows are in the file.
+    std::string flush();
 
 private:
     bool recorded(std::int64_t step) const { return timeline_every_ > 0 && step % timeline_every_ == 0; }
@@ -44,11 +47,9 @@ private:
     std::int64_t timeline_every_;
     Pulse& pulse_;
     double last_s_ = 0;
-    std::vector<io::StepRow> steps_;
     std::vector<io::TaskRow> tasks_;
     std::vector<io::SyncRow> syncs_;
-    std::vector<io::AssignmentRow> assignment_;
-    std::vector<io::ExpertRow> experts_;
+    io::Rows waiting_ = {};  ///< rank 0: gathered, for the file
 };
 
 }  // namespace maestro::train

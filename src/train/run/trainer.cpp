@@ -59,9 +59,9 @@ public:
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
           saver_(job.state(), {.run = directory.path(),
                                .damaged = directory.damaged(),
+                               .saved = directory.saved_step(),
                                .background = job.context().deck.save_interval() > 0,
                                .processors = job.context().topology.node_processors}),
-          saved_step_(directory.saved_step()),
           log_(deck_.train, done, begin_s_) {}
 
     ExitCode run();
@@ -69,6 +69,7 @@ public:
 private:
     bool run_steps();
     void complete_checkpoint();
+    std::string flush_metrics(bool must);
     StepBatches batches() {
         return {deck_.train.steps, [this](std::int64_t step) {
                     const auto samples = order_.batch(step - 1);
@@ -98,7 +99,7 @@ private:
     StepRunner runner_;
     Recorder recorder_;
     Saver saver_;
-    std::int64_t saved_step_;  ///< of the newest checkpoint, complete or under way
+    bool rows_wait_ = false;  ///< metrics.h5 lacks rows, because the disk is full
     StepLog log_;
 };
 
@@ -112,11 +113,11 @@ ExitCode Trainer::run() {
     }
     await_weights();
     recorder_.syncs_done(runner_.take_syncs(report_.step() + 1));
-    recorder_.flush();
+    flush_metrics(true);
     saver_.finish();
     // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     const bool due = deck_.saves_at_end() || (stopped && deck_.saves_nothing().empty());
-    if (due && saved_step_ != report_.step()) saver_.save(report_.step());
+    if (due && saver_.saved_step() != report_.step()) saver_.save(report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
     const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
@@ -139,9 +140,10 @@ bool Trainer::run_steps() {
         // Nothing runs beside the checkpoint after the last step, so that it needs no copy.
         const std::int64_t every = deck_.save_interval();
         if (every == 0 || step % every != 0 || step == last) continue;
-        recorder_.flush();
-        saver_.start(step);
-        saved_step_ = step;
+        if (const std::string fault = flush_metrics(false); fault.empty())
+            saver_.start(step);
+        else
+            saver_.skip(step, fault);  // it counts rows that are not in the file
     }
     return false;
 }
@@ -153,6 +155,20 @@ void Trainer::complete_checkpoint() {
     } catch (const Error& error) {
         log::info("{}", error.what());
     }
+}
+
+/// Collective. Appends all rows so far to metrics.h5. Where the disk is full, training goes on without if
+/// there is a complete checkpoint, but not if it `must`; then returns the fault, else an empty text.
+std::string Trainer::flush_metrics(bool must) {
+    const std::string fault = recorder_.flush();
+    if (!fault.empty() && (must || !saver_.has_complete()))
+        throw Error(ExitCode::io_error, fault + "; free space, then run again with --resume auto",
+                    Scope::all_ranks);
+    if (!fault.empty() && !rows_wait_)
+        log::info("warning: {}. Training goes on, and rows wait in memory until there is room", fault);
+    if (fault.empty() && rows_wait_) log::info("metrics.h5 has all rows again");
+    rows_wait_ = !fault.empty();
+    return fault;
 }
 
 void Trainer::await_weights() {
@@ -185,7 +201,7 @@ bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& p
         if (!command.stop) command.plan = planner_.next(step, began_s);
     }
     broadcast(world_, command);
-    if (command.flush_metrics) recorder_.flush();
+    if (command.flush_metrics) flush_metrics(false);
     plan = std::move(command.plan);
     return !command.stop;
 }

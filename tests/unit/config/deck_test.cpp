@@ -229,7 +229,8 @@ TEST(Checkpoints, LeftOutIsNotZero) {
     EXPECT_EQ(at_end.settings.at("checkpoint.every"), "not set");
     EXPECT_EQ(never.settings.at("checkpoint.every"), "0");
     EXPECT_EQ(never.saves_nothing(), "");  // an early stop saves
-    const Deck emulated = parse(left_out, {"run.device=emulated", "emulated.cluster=c", "checkpoint.every=5"});
+    const Deck emulated =
+        parse(left_out, {"run.device=emulated", "emulated.cluster=c", "checkpoint.every=5"});
     EXPECT_FALSE(emulated.saves_at_end());
     EXPECT_EQ(emulated.save_interval(), 0);
     EXPECT_THAT(emulated.saves_nothing(), HasSubstr("emulated"));

@@ -29,6 +29,9 @@ protected:
     void SetUp() override { prepare_run_directory(run_); }
 
     fs::path save(std::int64_t step, std::int64_t keep = 2, std::vector<fs::path> damaged = {}) {
+        return save(step, Retention{.newest = keep, .damaged = std::move(damaged)});
+    }
+    fs::path save(std::int64_t step, const Retention& retention) {
         const float base = static_cast<float>(step);
         const std::vector<float> weight{base, 2, 3, 4, 5, 6}, first{1, 1, 1, 1, 1, base}, second(6, 0.5f),
             frozen{7, 8};
@@ -50,7 +53,7 @@ protected:
                                      .assignment = 3 * step,
                                      .experts = 5 * step}},
                          quiet_)));
-        return finish_checkpoint(partial, entries, keep, damaged, quiet_);
+        return finish_checkpoint(partial, entries, retention, quiet_);
     }
     fs::path begin(std::int64_t step) {
         begin_checkpoint(run_, step);
@@ -276,7 +279,7 @@ TEST_F(Run, AFileOfAnotherSizeIsNotPublished) {
     const fs::path partial = begin(1);
     ManifestEntry entry = write(partial, describe_train_state({}, quiet_));
     ++entry.bytes;
-    EXPECT_EQ(code_of([&] { finish_checkpoint(partial, std::span(&entry, 1), 2, {}, quiet_); }),
+    EXPECT_EQ(code_of([&] { finish_checkpoint(partial, std::span(&entry, 1), {}, quiet_); }),
               ExitCode::io_error);
     EXPECT_TRUE(list_checkpoints(run_).empty());
 }
@@ -379,6 +382,8 @@ TEST_F(Run, DoesNotPassOverAnotherVersion) {
 TEST_F(Run, KeepsTwoAtLeast) {
     for (std::int64_t step = 1; step <= 5; ++step) save(step, 1);
     EXPECT_THAT(names(), testing::ElementsAre("LATEST", "step-000004", "step-000005"));
+    for (std::int64_t step = 6; step <= 7; ++step) save(step, {.newest = 2, .besides = {4, -1}});
+    EXPECT_THAT(names(), testing::ElementsAre("LATEST", "step-000004", "step-000006", "step-000007"));
 }
 
 TEST_F(Run, NewerOnesOfAnotherCourseCountForNothing) {

@@ -84,9 +84,9 @@ TEST_F(FileTest, SetsOnlyTheSizeWhereSpaceCannotBeReserved) {
     try {
         reserve_space(folder_.path() / "a", file, std::uint64_t{1} << 61, pulse_);
         ADD_FAILURE() << "more than there is";
-    } catch (const Error& error) {
+    } catch (const NoRoom& error) {
         EXPECT_EQ(error.code(), ExitCode::io_error);
-        EXPECT_NE(std::string(error.what()).find("no room"), std::string::npos) << error.what();
+        EXPECT_NE(error.fault().find("no room"), std::string::npos) << error.what();
     }
     EXPECT_EQ(status_of(file).st_size, kBytes);
 }
