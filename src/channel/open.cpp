@@ -181,15 +181,6 @@ std::unique_ptr<transport::Transport> open_direct(const comm::Communicator& worl
     return transport::make_direct_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
 }
 
-/// Bytes that `rank` sends for all micro-batches in flight.
-std::size_t sent_bytes(const ChannelSpec& spec, int rank) {
-    std::size_t bytes = 0;
-    if (find_rank(spec.producers, rank)) bytes += bytes_of_rows(spec, spec.max_sent);
-    if (spec.carries_gradient && find_rank(spec.consumers, rank))
-        bytes += bytes_of_rows(spec, spec.max_received);
-    return static_cast<std::size_t>(spec.window) * bytes;
-}
-
 /// Puts copies between the rank's GPU and `host` in front of it. Returns CUDA's reason if it does not pin the
 /// memory, otherwise "".
 std::string add_gpu(std::unique_ptr<transport::Transport>& host, const comm::Communicator& world,
@@ -199,7 +190,7 @@ std::string add_gpu(std::unique_ptr<transport::Transport>& host, const comm::Com
                           .edge = spec.name,
                           .flag_bytes = flag_bytes(spec),
                           .bytes = rank_bytes(spec, world.rank()),
-                          .staging = std::min(kMaxStagingBytes, sent_bytes(spec, world.rank()))};
+                          .staging = host_staging(spec, world.rank())};
     for (const int rank : ranks_of(spec)) end.peers.push_back(rank_bytes(spec, rank));
     std::string refused;
     host = transport::make_gpu_transport(std::move(host), end, refused);

@@ -149,6 +149,15 @@ inline std::size_t message_bytes(const ChannelSpec& spec, int rank) {
 /// Largest size of an edge's staging memory on a rank, which holds rows on their way to the memory of peers.
 inline constexpr std::size_t kMaxStagingBytes = std::size_t{32} << 20;
 
+/// Bytes of pinned memory of the host through which a rank's GPU sends rows and gradients, if these do not
+/// travel directly: what it sends for all micro-batches in flight, to all producers that serve it.
+inline std::size_t host_staging(const ChannelSpec& spec, int rank) {
+    std::int64_t rows = 0;
+    if (find_rank(spec.producers, rank)) rows += spec.max_sent;
+    if (spec.carries_gradient && find_rank(spec.consumers, rank)) rows += max_received_of_all(spec);
+    return std::min(kMaxStagingBytes, static_cast<std::size_t>(spec.window) * bytes_of_rows(spec, rows));
+}
+
 /// Whether rows or gradients travel from rank `from` to rank `to`.
 inline bool carries(const ChannelSpec& spec, int from, int to) {
     const auto connected = [&](int producer, int consumer) {

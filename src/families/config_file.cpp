@@ -190,7 +190,6 @@ void read_experts(const Object& config, std::int64_t layers, ModelKeys& keys) {
 void read_language(const Object& config, const Family& family, bool tied, ModelKeys& keys) {
     check_built(config, "silu");
     const std::int64_t heads = config.count("num_attention_heads"), width = config.count("hidden_size");
-    if (heads == 0) config.refuse("num_attention_heads", "has to be at least 1");
     keys["width"] = std::to_string(width);
     keys["heads"] = std::to_string(heads);
     const std::int64_t layers = config.count("num_hidden_layers");
@@ -213,7 +212,6 @@ void read_vision(const Object& config, ModelKeys& keys) {
     check_built(config, "gelu_pytorch_tanh");
     const std::int64_t heads = config.count("num_heads"), width = config.count("hidden_size"),
                        positions = config.count("num_position_embeddings");
-    if (heads == 0) config.refuse("num_heads", "has to be at least 1");
     const auto side = static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(positions))));
     if (side * side != positions) config.refuse("num_position_embeddings", "has to be a square");
     if (config.count("temporal_patch_size", 2) != 2) config.refuse("temporal_patch_size", "only 2 is built");

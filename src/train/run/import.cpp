@@ -95,7 +95,8 @@ pp = 1                           # pipeline stages
 )";
 
 constexpr const char* kExperts =
-    "ep = 1                           # ranks that share the {experts} experts of a layer; divides tp x cp\n";
+    "ep = 1                           # ranks that share the {experts} experts of a layer, of one replica or "
+    "of several\n";
 
 constexpr const char* kEdge = R"(
 [[edge]]                         # embeddings of pictures

@@ -187,8 +187,9 @@ void Optimizer::set_moments(const parallel::Parameter& parameter, std::span<cons
 }
 
 std::size_t Optimizer::bytes() const {
-    std::size_t bytes = 0;
-    for (const State& state : states_) bytes += state.first.bytes() + state.second.bytes();
+    std::size_t bytes = squares_.bytes();
+    for (const State& state : states_)
+        bytes += state.first.bytes() + state.second.bytes() + state.chunks.bytes();
     return bytes;
 }
 

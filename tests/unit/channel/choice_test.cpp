@@ -51,6 +51,21 @@ TEST(Choice, ColocatedReplicasOfSeveralRanksSendToThemselves) {
     EXPECT_EQ(choose(spec, kHosts, kNoGpus, TransportRequest::automatic).reason, "its ranks are on a, b");
 }
 
+/// Through the host: rows to consumers, or gradients to all producers that serve the rank.
+TEST(Staging, HoldsWhatTheRankSendsInAllMicroBatchesInFlight) {
+    ChannelSpec spec = edge({0, 1}, {2});
+    spec.width = 8;
+    spec.dtype = DType::f32;
+    spec.window = 3;
+    spec.max_sent = 5;
+    spec.max_received = 5;
+    spec.carries_gradient = true;
+    EXPECT_EQ(host_staging(spec, 0), 3u * 5 * 8 * 4);
+    EXPECT_EQ(host_staging(spec, 2), 3u * 2 * 5 * 8 * 4);
+    spec.carries_gradient = false;
+    EXPECT_EQ(host_staging(spec, 2), 0u);
+}
+
 TEST(Choice, MessagesCanBeRequestedAndWindowsOnlyWithinANode) {
     EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, TransportRequest::messages).method, Method::messages);
     EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, TransportRequest::shared_memory).method,
