@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/as_error.hpp"
 #include "comm/patience.hpp"
 
 namespace maestro::comm {
@@ -13,11 +13,9 @@ void agree(const Communicator& world, const std::function<void()>& action) {
     std::string message;
     try {
         action();
-    } catch (const Error& error) {
+    } catch (const std::exception& thrown) {
+        const Error error = as_error(thrown);
         code = static_cast<int>(error.code());
-        message = error.what();
-    } catch (const std::exception& error) {
-        code = static_cast<int>(ExitCode::broken_invariant);
         message = error.what();
     }
     const Patience patience(world.waiter());

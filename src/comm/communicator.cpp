@@ -227,7 +227,7 @@ std::vector<std::vector<std::byte>> Communicator::gather_bytes(std::span<const s
             MAESTRO_MPI(MPI_Irecv(target.data() + begin,
                                   static_cast<int>(std::min(kChunkBytes, target.size() - begin)), MPI_BYTE,
                                   from, kGatherTag, handle_, &request));
-            wait(request, fmt::format("rank {}'s part of a gather", from).c_str());
+            wait(request, fmt::format("rank {}'s part of a gather", world_rank_of(from)).c_str());
         }
     }
     return all;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/adhash.hpp"
@@ -72,6 +73,8 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
         }
         return manifest;
     } catch (const Error&) {
+        throw;
+    } catch (const std::bad_alloc&) {
         throw;
     } catch (const std::exception& error) {  // of json and stoull
         throw Error(ExitCode::bad_data, fmt::format("{}: damaged: {}", path.string(), error.what()));
@@ -174,6 +177,8 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
                            .experts = read_integer_attribute(open, "expert_rows")},
             };
         } catch (const Error&) {
+            throw;
+        } catch (const std::bad_alloc&) {
             throw;
         } catch (const std::exception& error) {  // of json and stoull
             throw Error(ExitCode::bad_data, fmt::format("not written by this program: {}", error.what()));

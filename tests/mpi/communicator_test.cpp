@@ -1,12 +1,17 @@
 // Collectives, splits, groups and placement against values computed by hand, on any number of ranks.
+#include <new>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/error.hpp"
+#include "comm/agree.hpp"
 #include "comm/communicator.hpp"
 #include "comm/rendezvous.hpp"
 #include "comm/topology.hpp"
+#include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 
 namespace {
@@ -105,6 +110,18 @@ void check_rendezvous(const Communicator& world) {
     }
 }
 
+/// What the last rank throws is thrown by all, with the exit code for it.
+void check_agreement(const Communicator& world) {
+    const auto on_last = [&](auto&& thrown) {
+        comm::agree(world, [&] {
+            if (world.rank() == world.size() - 1) throw thrown;
+        });
+    };
+    test::expect_error(ExitCode::io_error, "a disk", [&] { on_last(Error(ExitCode::io_error, "a disk")); });
+    test::expect_error(ExitCode::device_memory, "memory", [&] { on_last(std::bad_alloc()); });
+    test::expect_error(ExitCode::broken_invariant, "else", [&] { on_last(std::runtime_error("else")); });
+}
+
 void check_placement(const Communicator& world) {
     const comm::Topology t = comm::place_rank(world);
     MAESTRO_CHECK(t.ranks_on_node >= 1 && t.ranks_on_node <= world.size() && t.threads >= 1, "{}",
@@ -127,6 +144,7 @@ int main(int argc, char** argv) {
         check_parts(world);
         check_notices(world);
         check_rendezvous(world);
+        check_agreement(world);
         check_placement(world);
     });
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/gpus.hpp"
+#include "base/as_error.hpp"
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
@@ -132,7 +133,8 @@ void in_planned_memory(const RunContext& context, const workload::MemoryPlan& pl
                        const std::function<void()>& action) {
     try {
         action();
-    } catch (const Error& error) {
+    } catch (const std::exception& thrown) {
+        const Error error = as_error(thrown);
         if (error.code() != ExitCode::device_memory || error.scope() != Scope::this_rank) throw;
         const graph::SectionGraph& graph = context.scenario.graph;
         const int rank = context.world.rank();
