@@ -135,7 +135,7 @@ bool Group::try_solution(const Solution& solution) {
     return true;
 }
 
-void Group::improve(std::int64_t moves, double enough_s) {
+void Group::improve(std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
     if (outcome_.makespan_s == kNever) return;
     // Text-only items first, because moving them does not change the order of the upstream sections.
     for (const bool all : {false, true})
@@ -148,11 +148,12 @@ void Group::improve(std::int64_t moves, double enough_s) {
             other.solution.order.size() <= kAnnealed)
             starts.push_back(other.solution);
     const std::int64_t share = moves / static_cast<std::int64_t>(starts.size());
-    for (const Solution& start : starts) vary(start, share, enough_s);
+    for (const Solution& start : starts) vary(start, share, enough_s, unwanted);
 }
 
 /// Changes a solution `moves` times. Keeps the best so far.
-void Group::vary(const Solution& start, std::int64_t moves, double enough_s) {
+void Group::vary(const Solution& start, std::int64_t moves, double enough_s,
+                 const std::stop_token& unwanted) {
     if (start.order.size() < 2) return;
     Solution current = start, best = solution_;
     Outcome current_outcome = outcome_;
@@ -169,7 +170,7 @@ void Group::vary(const Solution& start, std::int64_t moves, double enough_s) {
     // so that the result is never worse than the start.
     const bool anneal = current.order.size() <= kAnnealed;
     const std::int64_t all = moves;
-    for (; moves > 0 && outcome_.makespan_s > enough_s; --moves) {
+    for (; moves > 0 && outcome_.makespan_s > enough_s && !unwanted.stop_requested(); --moves) {
         const Solution candidate = varied(current, current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
         // A change that lengthens the schedule by d is accepted with probability exp(-d / T), by the

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "schedule/cut.hpp"
@@ -64,8 +65,9 @@ public:
     /// For groups in which no rule runs: tries all again with upstream micro-batches that each serve one
     /// micro-batch of the anchor. In the tightest windows one that waits for two of them blocks both.
     void construct_aligned(const std::vector<ConstructionRule>& rules);
-    /// Improves the solution by up to `moves` executions; stops at a makespan of `enough_s`.
-    void improve(std::int64_t moves, double enough_s);
+    /// Improves the solution by up to `moves` executions; stops at a makespan of `enough_s`, or where the
+    /// plan is unwanted.
+    void improve(std::int64_t moves, double enough_s, const std::stop_token& unwanted);
     /// Exchanges sample i with sample j of another group if that makes the longer of the two shorter; returns
     /// whether it did.
     bool try_exchange(int i, Group& other, int j);
@@ -106,7 +108,7 @@ private:
     bool try_solution(const Solution& solution);
     bool try_level(bool all);
     Solution as_executed(Solution solution);
-    void vary(const Solution& start, std::int64_t moves, double enough_s);
+    void vary(const Solution& start, std::int64_t moves, double enough_s, const std::stop_token& unwanted);
     const Cut& cut_of(const Solution& solution) const { return cuts_[solution.cut]; }
     /// A neighbour of a solution; `last_replica`: see Outcome.
     Solution varied(const Solution& solution, int last_replica);

@@ -160,9 +160,9 @@ private:
 };
 
 /// Samples of the group that ends last are exchanged with those of other groups while that shortens the step.
-void exchange(Groups& groups, std::int64_t moves, double enough_s) {
+void exchange(Groups& groups, std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
     SplitMix64 random(2);
-    for (; moves > 0; --moves) {
+    for (; moves > 0 && !unwanted.stop_requested(); --moves) {
         const std::size_t last = groups.longest(), first = groups.shortest();
         if (groups.longest_s() <= enough_s || groups[last].samples() == 0 || groups[first].samples() == 0)
             return;
@@ -177,9 +177,9 @@ void exchange(Groups& groups, std::int64_t moves, double enough_s) {
     }
 }
 
-/// Returns the scheduled groups, none if a group has no solution within its windows.
+/// Returns the scheduled groups, none if a group has no solution within its windows or the plan is unwanted.
 Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int>>& partition,
-                       std::int64_t moves, double enough_s) {
+                       std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
     const auto groups = static_cast<int>(partition.size());
     const Effort effort = effort_of(problem.samples.size(), groups);
     Groups planned;
@@ -194,7 +194,8 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
         if (group->best().makespan_s == kNever) group->construct_aligned(rules.all());
         // The step cannot run without this group. Another partition may do.
         if (group->best().makespan_s == kNever) return {};
-        group->improve(moves, enough_s);
+        group->improve(moves, enough_s, unwanted);
+        if (unwanted.stop_requested()) return {};
         group->release();
         planned.add(std::move(group));
     }
@@ -204,11 +205,11 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
         const std::size_t last = planned.longest();
         if (planned.longest_s() <= std::max(enough_s, planned.shortest_s() * kAlike)) break;
         if (!rules.try_new(last, planned[last], effort.retry)) break;
-        planned[last].improve(moves, enough_s);
+        planned[last].improve(moves, enough_s, unwanted);
         planned[last].release();
         planned.reorder(last);
     }
-    exchange(planned, moves * groups / effort.exchanges, enough_s);
+    exchange(planned, moves * groups / effort.exchanges, enough_s, unwanted);
     return planned;
 }
 
@@ -221,7 +222,8 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 
 }  // namespace
 
-StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves) {
+StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves,
+                        const std::stop_token& unwanted) {
     const int groups = groups_of(problem);
     PlanBuilder builder(problem, groups);
     const double enough = builder.lower_bound_s() * (1 + kEnough);
@@ -234,7 +236,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     for (int tried = 0; tried < partitions && shortest > enough; ++tried) {
         // All tries together use the moves of one search, so that they do not lengthen planning.
         Groups planned = schedule_groups(problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise),
-                                         moves / partitions, enough);
+                                         moves / partitions, enough, unwanted);
         if (planned.empty() || planned.longest_s() >= shortest) continue;
         shortest = planned.longest_s();
         best = std::move(planned);

@@ -2,6 +2,8 @@
 // critical section does not wait.
 #pragma once
 
+#include <stop_token>
+
 #include "schedule/problem.hpp"
 #include "schedule/step_plan.hpp"
 
@@ -14,6 +16,8 @@ namespace maestro::schedule {
 /// of samples; all of its stages are executed, in one order. `moves`: executions that the search may use for
 /// a group; 0: as many as plan 1,024 samples in a few milliseconds. Reproducible: it uses no clock and random
 /// numbers of a fixed seed. If nothing that it constructs runs within the windows, the plan is that of lpt.
-StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves = 0);
+/// `unwanted`: once it is stopped, the search ends, and with it this call, with any plan.
+StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves = 0,
+                        const std::stop_token& unwanted = {});
 
 }  // namespace maestro::schedule

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
@@ -15,6 +14,17 @@ namespace maestro::train {
 
 PlanSource::~PlanSource() {
     wait_for_problem();
+    end_thread();
+}
+
+/// The search of an unwanted plan ends within a move.
+void PlanSource::end_thread() {
+    if (!thread_.joinable()) return;
+    unwanted_.request_stop();
+    if (ended_.wait_for(patience_) == std::future_status::ready)
+        thread_.join();
+    else
+        thread_.detach();
 }
 
 /// Until the problem is made, the planner's thread calls problem_of_, which uses objects of the caller.
@@ -25,14 +35,18 @@ void PlanSource::wait_for_problem() {
 void PlanSource::prepare(std::int64_t step) {
     if (next_.valid() && next_step_ == step) return;
     wait_for_problem();
+    end_thread();
     next_step_ = step;
-    std::promise<void> problem_made;
+    unwanted_ = std::stop_source();
+    std::promise<void> problem_made, ended;
     std::promise<TimedPlan> made;
     problem_made_ = problem_made.get_future();
+    ended_ = ended.get_future();
     next_ = made.get_future();
     // Not std::async, whose future waits in its destructor until the thread has ended.
-    std::thread([this, step, policy = policy_, problem_made = std::move(problem_made),
-                 made = std::move(made)]() mutable {
+    thread_ = std::thread([this, step, policy = policy_, unwanted = unwanted_.get_token(),
+                           problem_made = std::move(problem_made), made = std::move(made),
+                           ended = std::move(ended)]() mutable {
         const double start = comm::now_s();
         schedule::Problem problem;
         std::exception_ptr error;
@@ -44,13 +58,14 @@ void PlanSource::prepare(std::int64_t step) {
         problem_made.set_value();  // from here on `this` may be gone
         try {
             if (error) std::rethrow_exception(error);
-            TimedPlan timed{.plan = policy(problem, step), .planning_s = 0};
+            TimedPlan timed{.plan = policy(problem, step, unwanted), .planning_s = 0};
             timed.planning_s = comm::now_s() - start;
             made.set_value(std::move(timed));
         } catch (...) {
             made.set_exception(std::current_exception());
         }
-    }).detach();
+        ended.set_value();
+    });
 }
 
 TimedPlan PlanSource::take(std::int64_t step, const Wait& wait) {

@@ -1,11 +1,14 @@
 // Makes the plan of the next step in a thread of the coordinator, while the current step runs.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
 #include <map>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "schedule/problem.hpp"
@@ -19,19 +22,22 @@ struct TimedPlan {
     double planning_s = 0;
 };
 
-/// Nothing can interrupt a policy that searches for minutes. Therefore a plan that is no longer wanted is
-/// abandoned: its thread has copies of all values that it needs, and ends with the plan or the process.
+/// A plan that is no longer wanted is waited for only as long as its policy needs to notice that. A thread
+/// that does not end is left behind: it has copies of all values that it needs, and ends with the plan or the
+/// process.
 class PlanSource {
 public:
     /// The samples of a step with their costs, and the sections that they go through. Called in the planner's
     /// thread; it has to be quick, because the destructor waits for it. It may not use MPI or HDF5.
     using ProblemOf = std::function<schedule::Problem(std::int64_t step)>;
     /// Makes the plan of a problem. Copied into the planner's thread, which may outlive the source: it may
-    /// refer to nothing but its arguments and what it holds by value.
-    using Policy = std::function<schedule::StepPlan(const schedule::Problem& problem, std::int64_t step)>;
+    /// refer to nothing but its arguments and what it holds by value. Ends soon after `unwanted` is stopped.
+    using Policy = std::function<schedule::StepPlan(const schedule::Problem& problem, std::int64_t step,
+                                                    const std::stop_token& unwanted)>;
 
-    PlanSource(ProblemOf problem_of, Policy policy)
-        : problem_of_(std::move(problem_of)), policy_(std::move(policy)) {}
+    /// `patience`: how long a policy may take to end.
+    PlanSource(ProblemOf problem_of, Policy policy, std::chrono::seconds patience = std::chrono::seconds(10))
+        : problem_of_(std::move(problem_of)), policy_(std::move(policy)), patience_(patience) {}
     ~PlanSource();
     PlanSource(const PlanSource&) = delete;
     PlanSource& operator=(const PlanSource&) = delete;
@@ -46,10 +52,14 @@ public:
 
 private:
     void wait_for_problem();
+    void end_thread();
 
     ProblemOf problem_of_;
     Policy policy_;
-    std::future<void> problem_made_;
+    std::chrono::seconds patience_;
+    std::stop_source unwanted_;  ///< of the last plan that was begun, as the next two
+    std::thread thread_;
+    std::future<void> problem_made_, ended_;
     std::future<TimedPlan> next_;
     std::int64_t next_step_ = -1;
 };

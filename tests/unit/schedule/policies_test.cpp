@@ -266,6 +266,12 @@ TEST(LowerBound, IsNoneWhereNothingComesBack) {
     EXPECT_DOUBLE_EQ(plan_wavefront(problem, 1).makespan_s, 6);
 }
 
+TEST(Wavefront, EndsItsSearchWhereThePlanIsUnwanted) {
+    std::stop_source unwanted;
+    unwanted.request_stop();
+    plan_wavefront(random_problem(5), 1, std::int64_t{1} << 40, unwanted.get_token());
+}
+
 TEST(StepPlan, RefusesWordsThatAreNoPlan) {
     const auto words = encode(plan_wavefront(random_problem(5), 1));
     for (std::size_t length = 0; length < words.size(); ++length)

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
-#include <future>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -86,7 +86,7 @@ TEST(LearningRate, OfASectionKeepsTheShape) {
     EXPECT_EQ(learning_rate(with_rates(s, std::nullopt, std::nullopt), 35), learning_rate(s, 35));
 }
 
-schedule::StepPlan empty_plan(const schedule::Problem&, std::int64_t step) {
+schedule::StepPlan empty_plan(const schedule::Problem&, std::int64_t step, const std::stop_token&) {
     schedule::StepPlan plan;
     plan.step = step;
     return plan;
@@ -115,18 +115,17 @@ TEST(PlanSource, PlansAStepAheadAndPassesErrorsOn) {
     EXPECT_THROW(source.take(4, wait), std::runtime_error);
 }
 
-/// A policy that does not end: the wait for its plan names it, and the source is destroyed without waiting.
-TEST(PlanSource, NamesAnEndlessPlanAndGoesAwayWithoutIt) {
-    const auto ended = std::make_shared<std::promise<void>>();
-    std::promise<void> release;
-    const std::shared_future<void> released = release.get_future().share();
+/// A search that would not end: the wait for its plan names it, and it ends before its source does.
+TEST(PlanSource, NamesAnEndlessPlanAndEndsIt) {
+    const auto ended = std::make_shared<std::atomic<bool>>(false);
     {
-        PlanSource source([](std::int64_t) { return schedule::Problem{}; },
-                          [ended, released](const schedule::Problem& problem, std::int64_t step) {
-                              released.wait();
-                              ended->set_value();
-                              return empty_plan(problem, step);
-                          });
+        PlanSource source(
+            [](std::int64_t) { return schedule::Problem{}; },
+            [ended](const schedule::Problem& problem, std::int64_t step, const std::stop_token& unwanted) {
+                while (!unwanted.stop_requested()) std::this_thread::yield();
+                *ended = true;
+                return empty_plan(problem, step, unwanted);
+            });
         const auto give_up = [](const std::function<bool()>& ready,
                                 const std::function<std::string()>& what) {
             EXPECT_FALSE(ready());
@@ -137,8 +136,7 @@ TEST(PlanSource, NamesAnEndlessPlanAndGoesAwayWithoutIt) {
         EXPECT_THAT(error.what, testing::HasSubstr("the plan of step 7"));
         EXPECT_THAT(error.what, testing::HasSubstr("schedule.moves"));
     }
-    release.set_value();  // the thread ends before the test does
-    ended->get_future().wait();
+    EXPECT_TRUE(*ended);
 }
 
 }  // namespace
