@@ -22,7 +22,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(50);  ///< between two looks at the reader's progress
-constexpr auto kLongWait = std::chrono::seconds(1);    ///< after which the pulse is told what is waited for
+/// The same while messages of the main thread are under way, which advance only then.
+constexpr auto kBriefLook = std::chrono::microseconds(200);
+constexpr auto kLongWait = std::chrono::seconds(1);  ///< after which the pulse is told what is waited for
 
 }  // namespace
 
@@ -112,7 +114,7 @@ void Prefetcher::Queue::run() {
 
 Prefetcher::Prefetcher(std::shared_ptr<const SampleFile> file, Settings settings, Pulse& pulse)
     : queue_(std::make_shared<Queue>(std::move(file), settings.bytes_ahead)),
-      settings_(settings),
+      settings_(std::move(settings)),
       pulse_(pulse),
       thread_([queue = queue_] { queue->run(); }) {}
 
@@ -152,7 +154,12 @@ std::vector<Sample> Prefetcher::take(std::int64_t ticket) {
     std::uint64_t beats = queue.beats;
     std::int64_t named = -1;  // the sample that the pulse was told of
     bool stopped = false;     // the pulse was told that the reader makes no progress
-    while (!queue.arrived.wait_for(lock, kLook, [&] { return queue.ready.contains(ticket); })) {
+    const auto arrived = [&] { return queue.ready.contains(ticket); };
+    std::chrono::microseconds look{0};
+    while (!queue.arrived.wait_for(lock, look, arrived)) {
+        lock.unlock();  // the reader goes on meanwhile
+        look = settings_.advance && settings_.advance() ? kBriefLook : kLook;
+        lock.lock();
         const auto now = Clock::now();
         const auto what = [&] {
             return fmt::format("reading sample {} of {}", queue.sample.load(), queue.file->path().string());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -25,6 +26,9 @@ public:
     struct Settings {
         std::int64_t bytes_ahead = std::int64_t{64} << 20;  ///< read ahead, or one request if that is more
         double timeout_s = 120;  ///< the longest time that take() waits without any progress
+        /// Called while take() waits: advances what the main thread has started and not yet waited for, such
+        /// as sums that other ranks need, and returns whether anything is still under way. Empty: nothing is.
+        std::function<bool()> advance = {};
     };
     /// `pulse` belongs to the main thread and must outlive the prefetcher; take() beats while it waits for a
     /// reader that makes progress.

@@ -73,7 +73,7 @@ public:
         runner_ = std::make_unique<train::StepRunner>(
             world, world.rank(), lane_, origin_s_, replicas,
             std::vector<train::EdgeEnd>{{kVision, kLanguage, {kVision}, {kLanguage}, channel}}, *table_,
-            *prefetcher_, watchdog_, ready);
+            *prefetcher_, silent_, ready);
     }
 
     bool alone() const { return world_.size() == 1; }
@@ -213,7 +213,6 @@ private:
     Pulse silent_;
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
-    comm::Watchdog watchdog_{{.timeout_s = 2 * test::kHangS, .on_hang = {}, .abort = {}}};
     Rig rig_;
     channel::OpenChannels open_;
     std::unique_ptr<LocalStage> vision_, language_;

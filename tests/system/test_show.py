@@ -182,3 +182,19 @@ def test_samples_without_targets_are_left_out(workspace):
     workspace.train(2, TEACHER, "run", ["train.steps=1"])
     found = show(workspace, 1, TEACHER, 5, ["data.validation=runs/one.h5"])
     assert len(column(found, "target")) == 1  # fewer than asked for
+
+
+def test_a_long_answer_is_no_hang(workspace, monkeypatch):
+    """Two of four ranks decode it, with messages that take their time, for longer than the deadline of the others."""
+    writer = SampleWriter(workspace.path / "long.h5", vocabulary=260, marker=256)
+    sample = Sample()
+    sample.add([257, 65], weight=0.0)
+    sample.add([66] * 500)
+    for _ in range(4):
+        writer.add(sample)
+    writer.close()
+    values = ["data.train=long.h5", "data.validation=long.h5", "data.global_batch=4", "data.sequence_length=600"]
+    workspace.train(2, TEACHER, "run", [*values, "train.steps=1", "checkpoint.every=1"])
+    subprocess.run(["mpicc", "-O1", "-shared", "-fPIC", "-o", "delay_shim.so", str(ROOT / "tests/system/delay_shim.c"), "-ldl"], cwd=workspace.path, check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(workspace.path / "delay_shim.so"))
+    assert len(column(show(workspace, 4, TEACHER, 1, [*values, "section.teacher.layout.tp=2", "run.timeout_s=1"]), "answer")) == 1

@@ -13,14 +13,17 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "comm/advance.hpp"
 #include "comm/environment.hpp"
 
 namespace maestro::train {
 
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);  ///< between two looks at the progress
-constexpr double kLongWaitS = 1;                       ///< after which the pulse is told what is waited for
+constexpr std::chrono::microseconds kLook{20'000};  ///< between two looks at the progress
+/// The same while messages of the main thread are under way, which advance only then.
+constexpr std::chrono::microseconds kBriefLook{200};
+constexpr double kLongWaitS = 1;  ///< after which the pulse is told what is waited for
 /// Of 0 to 19: next to a thread that computes, the work gets a tenth of a core.
 constexpr int kNice = 10;
 
@@ -118,14 +121,15 @@ void BackgroundTask::check_progress() {
                             shared_->activity, timeout_s_));
 }
 
-void BackgroundTask::wait(Pulse& pulse) {
+void BackgroundTask::wait(Pulse& pulse, comm::Waiter& waiter) {
     if (!thread_.joinable()) return;
     const double begin_s = comm::now_s();
     std::string named;
     bool stopped = false;  // the pulse was told that the work makes no progress
     for (double seen_s = -1;;) {
+        const auto look = comm::advance(waiter) ? kBriefLook : kLook;
         std::unique_lock lock(shared_->mutex);
-        if (shared_->changed.wait_for(lock, kLook, [this] { return shared_->ended; })) return;
+        if (shared_->changed.wait_for(lock, look, [this] { return shared_->ended; })) return;
         const std::string activity = shared_->activity;
         lock.unlock();
         if (const double progress_s = shared_->progress_s; progress_s != seen_s) {

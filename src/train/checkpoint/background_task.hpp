@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/pulse.hpp"
+#include "comm/waiter.hpp"
 
 namespace maestro::train {
 
@@ -32,8 +33,9 @@ public:
     bool failed() const;   ///< ended with an error, which take() throws
     /// Throws Error(peer_lost), which names what the work does, if it has made no progress for too long.
     void check_progress();
-    /// Waits for the end of the work. `pulse` is told of its progress. Throws like check_progress().
-    void wait(Pulse& pulse);
+    /// Waits for the end of the work. `pulse` is told of its progress, and `waiter` advances what the main
+    /// thread has under way. Throws like check_progress().
+    void wait(Pulse& pulse, comm::Waiter& waiter);
     /// Tells the work that it is no longer wanted.
     void cancel();
     /// After the end of the work: throws the error that it ended with, if any. Otherwise does nothing.

@@ -91,7 +91,7 @@ void Saver::poll() {
 
 void Saver::finish() {
     while (phase_ != Phase::idle) {
-        task_.wait(state_.pulse);
+        task_.wait(state_.pulse, world().waiter());
         advance();
     }
 }
@@ -101,7 +101,7 @@ void Saver::advance() {
     const Phase was = std::exchange(phase_, Phase::idle);
     const bool ended = !task_.running();
     task_.cancel();
-    task_.wait(state_.pulse);
+    task_.wait(state_.pulse, world().waiter());
     const bool done = agreed([&] {
         try {
             task_.take();
@@ -274,9 +274,10 @@ std::function<void(Pulse&)> Saver::completion() const {
 
 void Saver::report() {
     settings_.saved = step_;
+    newest_ = io::partial_of(settings_.run, step_).replace_extension().string();
     // They have other names now, and another one may have this step.
     std::erase_if(settings_.damaged, [&](const auto& path) { return io::step_of_checkpoint(path) <= step_; });
-    log::info("checkpoint {}/checkpoints/step-{:06d}", settings_.run.string(), step_);
+    log::info("checkpoint {}", newest_);
     if (!best_note_.empty()) log::info("{}", best_note_);
 }
 

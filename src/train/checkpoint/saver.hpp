@@ -69,6 +69,9 @@ public:
     /// The step of the newest checkpoint that is complete; -1 where there is none.
     std::int64_t saved_step() const { return settings_.saved; }
 
+    /// The checkpoint that was completed last; empty: none.
+    const std::string& newest() const { return newest_; }
+    bool under_way() const { return phase_ != Phase::idle; }
     std::size_t bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< of memory for the copy
 
 private:
@@ -100,6 +103,7 @@ private:
     std::int64_t step_ = -1;  ///< of the checkpoint under way
     bool must_ = false;       ///< it is an error if the disk is full
     std::shared_ptr<CheckpointWrite> write_;
+    std::string newest_;
     std::string train_file_;                  ///< on rank 0, as the next two: name of train.h5
     std::uint64_t train_bytes_ = 0;           ///< its size
     std::vector<io::ManifestEntry> entries_;  ///< of the files that were written

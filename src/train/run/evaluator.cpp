@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "comm/advance.hpp"
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "graph/grid.hpp"
@@ -83,7 +84,7 @@ public:
           runner_(job.context().world,
                   graph::lane_on(job.context().scenario.graph, job.context().world.rank()), job.lane(),
                   comm::now_s(), local_stages(job), job.edges(), job.table(), job.prefetcher(),
-                  job.context().watchdog, false) {
+                  job.context().pulse, false) {
         if (!decoded_.empty()) make_decoder();
     }
 
@@ -119,8 +120,8 @@ public:
                 workload::most_answer_tokens(shown.target_tokens(at), !ends.empty(), decoder_->prompt_rows(),
                                              deck_.data.sequence_length),
                 ends, [&] {
-                    job_.context().watchdog.doing(fmt::format("the answer to sample {}", decoded_[i]));
-                    job_.context().world.waiter().poll_heartbeats();
+                    job_.context().pulse.doing(fmt::format("the answer to sample {}", decoded_[i]));
+                    comm::advance(job_.context().world.waiter());
                 });
             if (stage_->module().mesh().rank_in_replica() == 0) answers[i] = answer;
         }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backend/device.hpp"
+#include "comm/advance.hpp"
 #include "comm/agree.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
@@ -29,8 +30,10 @@ Job::Job(const RunContext& context, const Preflight& preflight)
                           [&] { devices_ = std::make_unique<SectionDevices>(context, preflight.memory()); });
     prefetcher_ = std::make_unique<data::Prefetcher>(
         preflight.shared_samples(),
-        data::Prefetcher::Settings{.bytes_ahead = workload::kBytesAhead,
-                                   .timeout_s = context_.deck.run.timeout_s},
+        data::Prefetcher::Settings{
+            .bytes_ahead = workload::kBytesAhead,
+            .timeout_s = context_.deck.run.timeout_s,
+            .advance = [&waiter = context_.world.waiter()] { return comm::advance(waiter); }},
         context_.pulse);
     const int lane = graph::lane_on(graph, context.world.rank());
     lane_ = context.world.split(

@@ -54,7 +54,7 @@ public:
           planner_(deck_, job.context().scenario.graph, job.problem(), job.costs(), batches(),
                    world_.waiter()),
           runner_(world_, graph::lane_on(job.context().scenario.graph, world_.rank()), job.lane(), begin_s_,
-                  local_stages(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
+                  local_stages(job), job.edges(), job.table(), job.prefetcher(), job.context().pulse,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
           saver_(job.state(), {.run = directory.path(),
@@ -70,6 +70,7 @@ private:
     bool run_steps();
     void complete_checkpoint();
     std::string flush_metrics(bool must);
+    void settle_after(const Error& error);
     StepBatches batches() {
         return {deck_.train.steps, [this](std::int64_t step) {
                     const auto samples = order_.batch(step - 1);
@@ -108,7 +109,7 @@ ExitCode Trainer::run() {
     try {
         stopped = run_steps();
     } catch (const Error& error) {
-        if (error.scope() == Scope::all_ranks) complete_checkpoint();
+        if (error.scope() == Scope::all_ranks) settle_after(error);
         throw;
     }
     await_weights();
@@ -148,11 +149,24 @@ bool Trainer::run_steps() {
     return false;
 }
 
-/// After an error that all ranks have met: the checkpoint that was copied before it is still good.
+/// After an error that all ranks have met, perhaps while new weights were gathered: messages are on their way
+/// into memory that ends with this object, and other ranks need those of this one. All end here, before
+/// anything is destroyed. Where they do not, this rank alone knows that, and `error` remains the reason.
+void Trainer::settle_after(const Error& error) {
+    try {
+        await_weights();
+        complete_checkpoint();
+    } catch (const Error& second) {
+        throw Error(error.code(), fmt::format("{}; then {}", error.what(), second.what()), Scope::this_rank);
+    }
+}
+
+/// The checkpoint that was copied before an error is still good.
 void Trainer::complete_checkpoint() {
     try {
         saver_.finish();
     } catch (const Error& error) {
+        if (error.scope() == Scope::this_rank) throw;
         log::info("{}", error.what());
     }
 }

@@ -16,8 +16,8 @@ namespace maestro::train {
 
 StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& lane_comm,
                        double origin_s, std::vector<LocalStage*> stages, std::vector<EdgeEnd> edges,
-                       const workload::SampleTable& table, data::Prefetcher& prefetcher,
-                       comm::Watchdog& watchdog, bool ready)
+                       const workload::SampleTable& table, data::Prefetcher& prefetcher, Pulse& pulse,
+                       bool ready)
     : world_(world),
       lane_(lane),
       lane_comm_(lane_comm),
@@ -27,7 +27,7 @@ StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Co
       edges_(std::move(edges)),
       table_(table),
       prefetcher_(prefetcher),
-      watchdog_(watchdog) {}
+      pulse_(pulse) {}
 
 std::string StepRunner::LocalTask::describe() const {
     return fmt::format("section {}, {} of micro-batch {}", stage->label(), forward() ? "forward" : "backward",
@@ -57,7 +57,7 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions&
     else
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
 
-    watchdog_.doing("the end of the step's edges");
+    pulse_.doing("the end of the step's edges");
     for (LocalStage* stage : stages_) {
         stage->end_step();
         stage->module().collect(result);
@@ -123,7 +123,7 @@ void StepRunner::run_ready(Step& step) {
             next = open.next([&](std::size_t task) { return can_start(step.agenda[task]); });
             return next.has_value();
         };
-        watchdog_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.left()));
+        pulse_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.left()));
         world_.waiter().wait_until(look, [&] {
             return fmt::format("the inputs of any of {} tasks, the first of {}", open.left(),
                                step.agenda[open.first()].describe());
@@ -170,7 +170,7 @@ StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t task
 void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     const bool leader = lane_comm_.rank() == 0;
     world_.waiter().poll_heartbeats();  // tasks whose inputs are there never wait
-    watchdog_.doing(fmt::format("step {}, the next task of the lane", step.plan.step));
+    pulse_.doing(fmt::format("step {}, the next task of the lane", step.plan.step));
     if (leader) announce(step, chosen);
     const TaskDispatch dispatch = broadcast_task(step, chosen);
     if (!leader) announce(step, dispatch.task);
@@ -270,7 +270,7 @@ bool StepRunner::records(LocalStage& stage) {
 }
 
 void StepRunner::announce(const Step& step, std::size_t index) {
-    watchdog_.doing(fmt::format("step {}, {}", step.plan.step, step.agenda[index].describe()));
+    pulse_.doing(fmt::format("step {}, {}", step.plan.step, step.agenda[index].describe()));
 }
 
 }  // namespace maestro::train

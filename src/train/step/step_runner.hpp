@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/pulse.hpp"
 #include "comm/communicator.hpp"
-#include "comm/watchdog.hpp"
 #include "data/prefetcher.hpp"
 #include "io/metrics_file.hpp"
 #include "schedule/step_plan.hpp"
@@ -40,8 +40,7 @@ public:
     /// are recorded relative to `origin_s`. `ready`: see run_ready().
     StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& lane_comm,
                double origin_s, std::vector<LocalStage*> stages, std::vector<EdgeEnd> edges,
-               const workload::SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog,
-               bool ready);
+               const workload::SampleTable& table, data::Prefetcher& prefetcher, Pulse& pulse, bool ready);
 
     /// Collective over the lane: runs its agenda of the plan. The sums of gradients have begun at its end.
     /// The first rank of each replica on the lane appends one row for each task in which the replica has
@@ -101,7 +100,7 @@ private:
     TaskDispatch broadcast_task(Step& step, std::size_t task);
     /// Collective over the lane: runs the task `chosen` of the leader, who alone has to pass it.
     void run_task(Step& step, std::size_t chosen, double requested_s);
-    void announce(const Step& step, std::size_t task);  ///< to the watchdog
+    void announce(const Step& step, std::size_t task);  ///< to the watchdog and the other ranks
     static bool records(LocalStage& stage);
     /// Returns the rows of a micro-batch on each rank of the lane, in their order.
     std::vector<std::int64_t> lane_rows(const schedule::MicroBatch& micro_batch, LocalStage& stage) const;
@@ -115,7 +114,7 @@ private:
     std::vector<EdgeEnd> edges_;
     const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;
-    comm::Watchdog& watchdog_;
+    Pulse& pulse_;
     std::vector<Done> done_;            ///< tasks whose times have not been read, in the order they ran
     std::vector<backend::Mark> begun_;  ///< by stage: the mark before its first task
 };
