@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "backend/device.hpp"
+#include "base/as_error.hpp"
 #include "base/log.hpp"
 #include "calibration/calibrate.hpp"
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "comm/heartbeat.hpp"
 #include "comm/roll_call.hpp"
-#include "comm/signals.hpp"
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/command_line.hpp"
@@ -20,6 +20,7 @@
 #include "train/run/export.hpp"
 #include "train/run/folder_keys.hpp"
 #include "train/run/import.hpp"
+#include "train/run/interruption.hpp"
 #include "train/run/nodes.hpp"
 #include "train/run/trainer.hpp"
 #include "workload/scenario.hpp"
@@ -40,17 +41,34 @@ double start_timeout_s() {
 void end_job(const Error& error, const comm::Communicator& world, const train::RunReport& report) {
     const int code = static_cast<int>(error.code());
     report.write(code, error.what());
-    log::write_error(fmt::format("maestro: rank {}: {}", world.rank(), error.what()));
+    const std::string text = error.what(), rank = fmt::format("rank {}", world.rank());
+    const bool named = text.starts_with(rank + " (");  // by the watchdog or a wait
+    log::write_error(named ? "maestro: " + text : fmt::format("maestro: {}: {}", rank, text));
     if (world.size() > 1) comm::abort_world(code);
 }
 
+/// What has not been reached where a signal ends the command.
+std::string unfinished(const config::CommandLine& line) {
+    switch (line.command) {
+        case config::Command::evaluate:
+            return "the evaluation is not complete";
+        case config::Command::export_weights:
+            return "the export is not complete, what it had written is removed";
+        case config::Command::train:
+            return line.dry_run ? "the dry run is not complete" : "training has not begun";
+        default:
+            return "the command is not complete, and has written nothing";
+    }
+}
+
 ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
-             train::RunReport& report) {
+             train::Interruption& interruption, train::RunReport& report) {
     const config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
     if (line.answered) {
         log::info("{}", line.answer);
         return ExitCode::done;
     }
+    interruption.set_unfinished(unfinished(line));
     comm::check_same_build(world);  // 2. that all ranks run the same build
     if (line.command == config::Command::calibrate) {
         watchdog.pause();  // it reports to nobody
@@ -63,7 +81,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     }
     if (line.command == config::Command::export_weights) {
         comm::Heartbeat heartbeat(world, watchdog);
-        train::run_export(world, line, heartbeat);
+        train::run_export(world, line, heartbeat, interruption);
         return ExitCode::done;
     }
     std::string text;
@@ -105,7 +123,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     scenario = train::lay_on_nodes(world, topology, deck, std::move(scenario));
     report.identify(world.rank(), topology.host);
     watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
-    if (saves) comm::catch_stop_signals();  // otherwise they end it as they do any other program
+    interruption.set_saves(saves);
     comm::Heartbeat heartbeat(world, watchdog);
     const comm::RollCall roll_call(world, topology.host);
     train::RunContext context{.world = world,
@@ -120,17 +138,20 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         train::run_evaluation(context, line);  // 5. the work
         return ExitCode::done;
     }
-    return train::run_training(context, line, report);
+    return train::run_training(context, line, interruption, report);
 }
 
 /// The exit code; errors end here, those that one rank has alone end the world.
 int run_and_report(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
-                   train::RunReport& report) {
+                   train::Interruption& interruption, train::RunReport& report) {
     try {
-        const auto code = static_cast<int>(run(argc, argv, world, watchdog, report));
+        const auto code = static_cast<int>(run(argc, argv, world, watchdog, interruption, report));
+        interruption.let_end();
         if (world.rank() == 0) report.write(code);
         return code;
-    } catch (const Error& error) {
+    } catch (const std::exception& thrown) {
+        interruption.let_end();
+        const Error error = as_error(thrown);
         const int code = static_cast<int>(error.code());
         if (error.scope() == Scope::this_rank) {
             end_job(error, world, report);
@@ -139,10 +160,6 @@ int run_and_report(int argc, char** argv, const comm::Communicator& world, comm:
             log::write_error(fmt::format("maestro: {}", error.what()));
         }
         return code;
-    } catch (const std::exception& error) {
-        report.write(static_cast<int>(ExitCode::broken_invariant), error.what());
-        log::write_error(fmt::format("maestro: rank {}: {}", world.rank(), error.what()));
-        comm::abort_world(static_cast<int>(ExitCode::broken_invariant));
     }
 }
 
@@ -158,15 +175,17 @@ int main(int argc, char** argv) {
              [&](const std::string& reason) { report.write(static_cast<int>(ExitCode::peer_lost), reason); },
          .abort = {}});
     watchdog.doing("the start of MPI");
+    train::Interruption interruption(watchdog, report);
     try {
         comm::Environment environment(argc, argv);
         comm::Waiter waiter(start_timeout_s());
         waiter.report_to(&watchdog);
         const comm::Communicator world = comm::Communicator::world(waiter);
         watchdog.identify(fmt::format("rank {}", world.rank()));
+        interruption.identify(world.rank(), world.size());
         watchdog.doing("the deck");
         log::start(world.rank() == 0);
-        const int code = run_and_report(argc, argv, world, watchdog, report);
+        const int code = run_and_report(argc, argv, world, watchdog, interruption, report);
         // Before MPI ends: once one rank has ended with an error, the launcher kills the others.
         report.release_lock();
         watchdog.doing("the end of MPI");

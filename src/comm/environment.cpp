@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "comm/check.hpp"
 #include "comm/communicator.hpp"
+#include "comm/signals.hpp"
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
@@ -38,6 +39,20 @@ bool mpi_runs() {
     int ended = 0;
     return MPI_Initialized(&started) == MPI_SUCCESS && started != 0 && MPI_Finalized(&ended) == MPI_SUCCESS &&
            ended == 0;
+}
+
+/// The communicators of the program are duplicates, so that nothing else travels on this one.
+constexpr int kAbortTag = 1;
+
+void tell_of_abort() {
+    int rank = 0, ranks = 0;
+    if (MPI_Comm_rank(MPI_COMM_WORLD, &rank) != MPI_SUCCESS ||
+        MPI_Comm_size(MPI_COMM_WORLD, &ranks) != MPI_SUCCESS)
+        return;
+    for (int peer = 0; peer < ranks; ++peer) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        if (peer != rank) MPI_Isend(nullptr, 0, MPI_BYTE, peer, kAbortTag, MPI_COMM_WORLD, &request);
+    }
 }
 }  // namespace
 
@@ -65,8 +80,22 @@ void abort_world(int code) {
     }).detach();
     std::fflush(stdout);
     std::fflush(stderr);
-    if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, code);
+    if (mpi_runs()) {
+        tell_of_abort();
+        MPI_Abort(MPI_COMM_WORLD, code);
+    }
     _exit(code);
+}
+
+bool another_rank_aborts() {
+    constexpr int kLooks = 10;  // each of them advances messages
+    for (int look = 0; look < kLooks && mpi_runs(); ++look) {
+        int there = 0;
+        MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+        if (there != 0) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
 }
 
 bool reaches_gpus() {

@@ -1,61 +1,125 @@
 #include "comm/signals.hpp"
 
+#include <unistd.h>
+
 #include <array>
-#include <atomic>
+#include <chrono>
 #include <csignal>
-#include <ctime>
+#include <utility>
 
 namespace maestro::comm {
 
 namespace {
 
 constexpr std::array kSignals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr unsigned kEndS = 10;  ///< seconds that an action has to end the process
 
-std::atomic<int> caught{0};  // a signal handler can reach nothing but a global
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<pthread_t> receiver{};  // a signal handler can reach nothing but globals
+std::atomic<bool> receives{false};
+static_assert(std::atomic<pthread_t>::is_always_lock_free);
 
-void remember(int signal) {
-    caught.store(signal, std::memory_order_relaxed);
+void pass_on(int signal) {
+    if (receives) pthread_kill(receiver, signal);
 }
 
-sigset_t all() {
+bool is_gentle(int signal) {
+    return signal == SIGUSR1 || signal == SIGUSR2;
+}
+
+/// In the calling thread.
+void set_default(int signal) {
+    std::signal(signal, SIG_DFL);
     sigset_t set;
     sigemptyset(&set);
-    for (int signal : kSignals) sigaddset(&set, signal);
-    return set;
+    sigaddset(&set, signal);
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 }  // namespace
 
-void catch_stop_signals() {
+StopSignals::StopSignals(Action end) : end_(std::move(end)) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int signal : kSignals) sigaddset(&set, signal);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    thread_ = std::thread([this] { run(); });
+    receiver = thread_.native_handle();
+    receives = true;
+    catch_again();
+}
+
+void StopSignals::catch_again() {
+    const std::lock_guard lock(mutex_);
+    if (ending_) return;
     struct sigaction action = {};
-    action.sa_handler = remember;
+    action.sa_handler = pass_on;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int signal : kSignals) sigaction(signal, &action, nullptr);
-    // oneDNN 2.6 computes some fp32 GEMMs (inner length 100, say) with the stack pointer in a buffer on
-    // the heap: the frame of any handler that runs then overwrites what lies below the buffer. So this
-    // thread, and those that it starts later, take none of these signals: they stay pending, or go to a
-    // thread of MPI.
-    const sigset_t set = all();
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-int stop_signal() {
-    if (const int signal = caught.load(std::memory_order_relaxed)) return signal;
-    sigset_t pending;
-    sigpending(&pending);
-    for (int signal : kSignals)
-        if (sigismember(&pending, signal) == 1) return signal;
-    return 0;
+StopSignals::~StopSignals() {
+    receives = false;
+    stop_ = true;
+    pthread_kill(thread_.native_handle(), SIGUSR2);
+    thread_.join();
 }
 
-void clear_stop_signal() {
-    const sigset_t set = all();
-    const timespec at_once{};
-    while (sigtimedwait(&set, nullptr, &at_once) > 0) {
+void StopSignals::hold(Action notice) {
+    std::unique_lock lock(mutex_);
+    while (ending_) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        lock.lock();
     }
-    caught.store(0, std::memory_order_relaxed);
+    held_ = true;
+    notice_ = std::move(notice);
+}
+
+void StopSignals::run() {
+    sigset_t accepted;
+    sigemptyset(&accepted);
+    for (int signal : kSignals) sigaddset(&accepted, signal);
+    while (true) {
+        int signal = 0;
+        if (sigwait(&accepted, &signal) != 0) continue;
+        if (stop_) return;
+        std::unique_lock lock(mutex_);
+        if (!held_) {
+            ending_ = true;
+            lock.unlock();
+            for (int each : kSignals) set_default(each);
+            alarm(kEndS);
+            end_(signal);
+            raise(signal);
+        }
+        const bool first = received_ == 0 || !is_gentle(signal);
+        if (received_ == 0) received_ = signal;
+        if (!is_gentle(signal))
+            for (int each : kSignals)
+                if (!is_gentle(each) && sigismember(&accepted, each) == 1) {
+                    sigdelset(&accepted, each);
+                    set_default(each);
+                }
+        const Action notice = first ? notice_ : Action();
+        lock.unlock();
+        if (notice) notice(signal);
+    }
+}
+
+std::string name_of_signal(int signal) {
+    switch (signal) {
+        case SIGTERM:
+            return "SIGTERM";
+        case SIGINT:
+            return "SIGINT";
+        case SIGHUP:
+            return "SIGHUP";
+        case SIGUSR1:
+            return "SIGUSR1";
+        default:
+            return "SIGUSR2";
+    }
 }
 
 }  // namespace maestro::comm

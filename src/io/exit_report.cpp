@@ -13,7 +13,7 @@ namespace {
 bool tells_of_failure(const std::filesystem::path& path) {
     std::ifstream file(path);
     const auto json = nlohmann::json::parse(file, nullptr, false);
-    return json.is_object() && json.value("code", 0) != 0;
+    return json.is_object() && json.value("code", 0) != 0 && json.value("ended", true);
 }
 
 }  // namespace
@@ -21,12 +21,15 @@ bool tells_of_failure(const std::filesystem::path& path) {
 bool write_exit_report(const std::filesystem::path& directory, const ExitReport& report) noexcept {
     try {
         if (!std::filesystem::is_directory(directory)) return false;
-        const nlohmann::ordered_json json{{"code", report.code},
-                                          {"reason", report.reason},
-                                          {"rank", report.rank},
-                                          {"host", report.host},
-                                          {"step", report.step}};
-        const auto partial = directory / fmt::format("exit.json.{}.partial", report.rank);
+        nlohmann::ordered_json json{{"code", report.code},
+                                    {"reason", report.reason},
+                                    {"rank", report.rank},
+                                    {"host", report.host},
+                                    {"step", report.step}};
+        if (!report.ended) json["ended"] = false;
+        // Two threads of a rank may report.
+        const auto partial =
+            directory / fmt::format("exit.json.{}{}.partial", report.rank, report.ended ? "" : ".now");
         std::ofstream file(partial);
         file << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
         file.close();
@@ -35,7 +38,7 @@ bool write_exit_report(const std::filesystem::path& directory, const ExitReport&
         std::error_code there;
         // A link takes a name only where it is free: of ranks that fail together the first has the word.
         std::filesystem::create_hard_link(partial, path, there);
-        if (there && !tells_of_failure(path))
+        if (there && report.ended && !tells_of_failure(path))
             std::filesystem::rename(partial, path);
         else
             std::filesystem::remove(partial);

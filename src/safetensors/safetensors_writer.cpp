@@ -66,7 +66,10 @@ SafetensorsWriter::Output& SafetensorsWriter::output(std::size_t file) {
 /// Refuses a folder with weights, and removes what an export left that did not end.
 void SafetensorsWriter::clear_folder() const {
     std::error_code error;
-    fs::create_directories(folder_, error);
+    {
+        const std::lock_guard lock(making_);
+        made_folder_ = fs::create_directories(folder_, error);
+    }
     if (error) cannot_create(folder_, fmt::format("cannot be created: {}", error.message()));
     for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
         const std::string name = entry->path().filename();
@@ -84,7 +87,11 @@ void SafetensorsWriter::prepare() {
     clear_folder();
     for (std::size_t i = 0; i < layout_.files.size(); ++i) {
         const OutputLayout::File& file = layout_.files[i];
-        outputs_[i].file = storage::Descriptor(partial(i), O_WRONLY | O_CREAT | O_EXCL);
+        {
+            const std::lock_guard lock(making_);
+            if (discarded_) cannot_create(partial(i), "the work was given up");
+            outputs_[i].file = storage::Descriptor(partial(i), O_WRONLY | O_CREAT | O_EXCL);
+        }
         if (!outputs_[i].file) cannot_create(partial(i), std::strerror(errno));
         pulse_.doing(fmt::format("writing {}", partial(i).string()));
         storage::reserve_space(partial(i), outputs_[i].file, file.bytes, pulse_);
@@ -169,6 +176,14 @@ void SafetensorsWriter::sync(std::size_t file) {
 
 void SafetensorsWriter::sync() {
     for (std::size_t i = 0; i < outputs_.size(); ++i) sync(i);
+}
+
+void SafetensorsWriter::discard() noexcept {
+    const std::lock_guard lock(making_);
+    discarded_ = true;
+    std::error_code ignored;
+    for (std::size_t i = 0; i < layout_.files.size(); ++i) fs::remove(partial(i), ignored);
+    if (made_folder_) fs::remove(folder_, ignored);  // only if it is empty
 }
 
 void SafetensorsWriter::publish() {

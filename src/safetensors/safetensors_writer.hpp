@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,9 @@ public:
     /// After sync(), with the arguments of a write(): reads its bytes back and compares them. Throws
     /// Error(io_error) where they differ.
     void verify(std::size_t tensor, std::span<const Extent> extents, const float* values);
+    /// From any thread, and as often as wanted, before publish(): removes the unfinished files, also those of
+    /// other ranks, and the folder where prepare() of this rank has made it. No file is made after that.
+    void discard() noexcept;
     /// Gives the files their names, the index last, so that a folder with all names is whole.
     void publish();
 
@@ -57,6 +61,9 @@ private:
     const OutputLayout& layout_;
     Pulse& pulse_;
     std::vector<Output> outputs_;
+    mutable std::mutex making_;  ///< held while files are made or removed; guards the next two
+    mutable bool made_folder_ = false;
+    bool discarded_ = false;
     std::vector<std::byte> block_{}, read_{};  ///< converted elements, and those read back
 };
 

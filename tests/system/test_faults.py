@@ -138,18 +138,6 @@ def test_a_nan_weight_is_not_saved(workspace):
     assert [c.name for c in checkpoints.glob("step-*") if c.suffix != ".partial"] == ["step-000003"]
 
 
-def test_signal_stops_in_order(workspace):
-    job = start(workspace, "signal", [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=1000"])
-    workspace.wait_for_metrics("signal", job)
-    time.sleep(1)
-    job.send_signal(signal.SIGUSR1)
-    wait_for_end(job, 30)
-    assert job.returncode == 75, job.stdout.read()
-    report = workspace.exit_report("signal")
-    assert report["code"] == 75
-    assert (workspace.run("signal") / f"checkpoints/step-{report['step']:06d}").is_dir()
-
-
 @pytest.mark.parametrize("call, done", [("MPI_Init_thread", 0), pytest.param("MPI_Finalize", 2, marks=pytest.mark.nightly)])
 def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, call, done):
     """Before a deck is known and after training: the watchdog covers all of MPI."""

@@ -71,7 +71,8 @@ public:
 
     /// The checkpoint that was completed last; empty: none.
     const std::string& newest() const { return newest_; }
-    bool under_way() const { return phase_ != Phase::idle; }
+    /// After which step the checkpoint under way was taken; -1: none is.
+    std::int64_t step_under_way() const { return phase_ == Phase::idle ? -1 : step_; }
     std::size_t bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< of memory for the copy
 
 private:

@@ -189,11 +189,12 @@ void copy_companions(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse) {
+void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse,
+                Interruption& interruption) {
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, pulse);
     const Settings settings = io::read_train_state(checkpoint, pulse).settings;
     const std::vector<ExportedSection> sections = choose_sections(checkpoint, settings, line.section);
-    if (line.adapter) return export_adapter(world, checkpoint, sections, line.to, pulse);
+    if (line.adapter) return export_adapter(world, checkpoint, sections, line.to, pulse, interruption);
     const std::string& folder = sections.front().folder;
     if (!fs::exists(fs::path(folder) / "config.json"))
         throw Error(ExitCode::input_missing,
@@ -206,10 +207,12 @@ void run_export(const comm::Communicator& world, const config::CommandLine& line
     Contents contents(checkpoint, sections, from, pulse);
     const safetensors::OutputLayout layout = safetensors::lay_out(contents.tensors());
     safetensors::SafetensorsWriter writer(line.to, layout, pulse);
+    const Interruption::CleanUp clean_up(interruption, [&writer] { writer.discard(); });
     comm::agree(world, [&] {
         if (world.rank() == 0) writer.prepare();
     });
     comm::agree(world, [&] { contents.write(world.rank(), world.size(), writer); });
+    interruption.let_finish(world);
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
         copy_companions(folder, line.to);

@@ -4,11 +4,13 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "config/command_line.hpp"
+#include "train/run/interruption.hpp"
 
 namespace maestro::train {
 
 /// Writes the folder line.to with the weights of line.section in the checkpoint line.checkpoint. Each rank
 /// writes a part. Collective. Error(input_missing, bad_data, cannot_create, io_error).
-void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse);
+void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse,
+                Interruption& interruption);
 
 }  // namespace maestro::train

@@ -108,7 +108,8 @@ void AdapterDelta::add_to(Range block, float* values) const {
 }
 
 void export_adapter(const comm::Communicator& world, const std::string& checkpoint,
-                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse) {
+                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse,
+                    Interruption& interruption) {
     const Lora lora = together(checkpoint, sections);
     std::vector<Source> sources;
     std::vector<safetensors::TensorSpec> tensors;
@@ -125,6 +126,7 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
         safetensors::lay_out(std::move(tensors), std::numeric_limits<std::uint64_t>::max());
     layout.files.front().name = kAdapterWeights;
     safetensors::SafetensorsWriter writer(folder, layout, pulse);
+    const Interruption::CleanUp clean_up(interruption, [&writer] { writer.discard(); });
     comm::agree(world, [&] {
         if (world.rank() == 0) writer.prepare();
     });
@@ -144,6 +146,7 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
         }
         writer.sync();
     });
+    interruption.let_finish(world);
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
         const std::filesystem::path at(folder);

@@ -12,6 +12,7 @@
 #include "io/checkpoint_reader.hpp"
 #include "model/module.hpp"
 #include "train/run/exported_parameter.hpp"
+#include "train/run/interruption.hpp"
 
 namespace maestro::train {
 
@@ -41,6 +42,7 @@ private:
 /// adapters: those of the models of one folder are one adapter. Collective. Error(usage) where PEFT has no
 /// such adapter; Error(cannot_create, bad_data, io_error).
 void export_adapter(const comm::Communicator& world, const std::string& checkpoint,
-                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse);
+                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse,
+                    Interruption& interruption);
 
 }  // namespace maestro::train

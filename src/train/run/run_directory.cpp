@@ -37,6 +37,7 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
             if (resume_ == "none" && io::holds_run(path_)) refuse_to_overwrite(path_);
         });
     if (resume_ != "none") search(line);
+    report_.set_checkpoint(found_.path);
     if (line.dry_run) return;
     if (!lock.warning().empty()) notes_.push_back(lock.warning());
     const bool made = world_.any(lock.made_directory());
@@ -114,13 +115,15 @@ void RunDirectory::take_over() {
     report_.set_directory(path_);
 }
 
-std::int64_t RunDirectory::open(Job& job) {
-    if (!found_.path.empty()) {
-        comm::agree(world_, [&] {
-            if (world_.rank() == 0) check_resume_conflicts(job);
-        });
-        job.load(found_.path);
-    }
+void RunDirectory::load(Job& job) {
+    if (found_.path.empty()) return;
+    comm::agree(world_, [&] {
+        if (world_.rank() == 0) check_resume_conflicts(job);
+    });
+    job.load(found_.path);
+}
+
+std::int64_t RunDirectory::open(const Job& job) {
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
         io::prepare_run_directory(path_);

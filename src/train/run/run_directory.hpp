@@ -26,8 +26,9 @@ public:
     /// The checkpoint that the run continues from; empty for a fresh start.
     const std::string& checkpoint() const { return found_.path; }
     const std::filesystem::path& path() const { return path_; }
-    /// Reads the checkpoint into `job`, opens the log and makes or cuts metrics.h5. Returns the steps done.
-    std::int64_t open(Job& job);
+    void load(Job& job);  ///< reads the checkpoint, if there is one
+    /// After load(): opens the log and makes or cuts metrics.h5. Returns the steps done.
+    std::int64_t open(const Job& job);
     /// Newer checkpoints that are damaged, see io::finish_checkpoint.
     const std::vector<std::filesystem::path>& damaged() const { return found_.damaged; }
     /// The step of the checkpoint in this directory that the run continues from; -1: there is none.

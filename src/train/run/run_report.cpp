@@ -2,14 +2,17 @@
 
 #include <utility>
 
-#include "io/exit_report.hpp"
-
 namespace maestro::train {
 
 void RunReport::identify(int rank, std::string host) {
     const std::lock_guard lock(mutex_);
     rank_ = rank;
     host_ = std::move(host);
+}
+
+void RunReport::hold_lock(io::RunLock lock) {
+    const std::lock_guard guard(mutex_);
+    lock_ = std::move(lock);
 }
 
 void RunReport::set_directory(std::filesystem::path directory) {
@@ -32,21 +35,48 @@ std::int64_t RunReport::step() const {
     return step_;
 }
 
+void RunReport::set_checkpoint(std::string path) {
+    const std::lock_guard lock(mutex_);
+    checkpoint_ = std::move(path);
+}
+
+std::string RunReport::checkpoint() const {
+    const std::lock_guard lock(mutex_);
+    return checkpoint_;
+}
+
+void RunReport::set_step_being_saved(std::int64_t step) {
+    const std::lock_guard lock(mutex_);
+    saving_ = step;
+}
+
+std::int64_t RunReport::step_being_saved() const {
+    const std::lock_guard lock(mutex_);
+    return saving_;
+}
+
 void RunReport::stopped(std::string reason) {
     const std::lock_guard lock(mutex_);
     reason_ = std::move(reason);
 }
 
+io::ExitReport RunReport::report(int code, const std::string& reason,
+                                 std::filesystem::path& directory) const {
+    const std::lock_guard lock(mutex_);
+    directory = directory_;
+    return {.code = code, .reason = reason, .rank = rank_, .host = host_, .step = step_};
+}
+
 void RunReport::write(int code, const std::string& reason) const {
-    io::ExitReport report{.code = code, .reason = reason, .rank = 0, .host = {}, .step = 0};
     std::filesystem::path directory;
-    {
-        const std::lock_guard lock(mutex_);
-        directory = directory_;
-        report.rank = rank_;
-        report.host = host_;
-        report.step = step_;
-    }
+    const io::ExitReport report = this->report(code, reason, directory);
+    if (!directory.empty()) io::write_exit_report(directory, report);
+}
+
+void RunReport::write_for_now(int code, const std::string& reason) const {
+    std::filesystem::path directory;
+    io::ExitReport report = this->report(code, reason, directory);
+    report.ended = false;
     if (!directory.empty()) io::write_exit_report(directory, report);
 }
 

@@ -7,7 +7,6 @@
 
 #include "base/log.hpp"
 #include "comm/environment.hpp"
-#include "comm/signals.hpp"
 #include "graph/grid.hpp"
 #include "train/checkpoint/saver.hpp"
 #include "train/checkpoint/weights.hpp"
@@ -42,10 +41,12 @@ AdamSettings settings_of(const config::Optimizer& o) {
 /// Runs the steps of a training run after the first `done`. The caller keeps everything it refers to alive.
 class Trainer {
 public:
-    Trainer(Job& job, const RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
+    Trainer(Job& job, const RunDirectory& directory, Interruption& interruption, RunReport& report,
+            double max_hours, std::int64_t done)
         : job_(job),
           deck_(job.context().deck),
           world_(job.context().world),
+          interruption_(interruption),
           report_(report),
           max_hours_(max_hours),
           first_step_(done + 1),
@@ -68,9 +69,10 @@ public:
 
 private:
     bool run_steps();
-    void complete_checkpoint();
     std::string flush_metrics(bool must);
     void settle_after(const Error& error);
+    void complete_checkpoint();
+    void tell_of_checkpoints();
     StepBatches batches() {
         return {deck_.train.steps, [this](std::int64_t step) {
                     const auto samples = order_.batch(step - 1);
@@ -89,6 +91,7 @@ private:
     Job& job_;
     const config::Deck& deck_;
     const comm::Communicator& world_;
+    Interruption& interruption_;
     RunReport& report_;
     double max_hours_;
     std::int64_t first_step_;
@@ -138,6 +141,7 @@ bool Trainer::run_steps() {
         run_step(plan, began_s);
         report_.step_done(step);
         saver_.poll();
+        tell_of_checkpoints();
         // Nothing runs beside the checkpoint after the last step, so that it needs no copy.
         const std::int64_t every = deck_.save_interval();
         if (every == 0 || step % every != 0 || step == last) continue;
@@ -145,6 +149,7 @@ bool Trainer::run_steps() {
             saver_.start(step);
         else
             saver_.skip(step, fault);  // it counts rows that are not in the file
+        tell_of_checkpoints();
     }
     return false;
 }
@@ -185,6 +190,12 @@ std::string Trainer::flush_metrics(bool must) {
     return fault;
 }
 
+/// So that a signal can be answered with what there is.
+void Trainer::tell_of_checkpoints() {
+    if (!saver_.newest().empty()) report_.set_checkpoint(saver_.newest());
+    report_.set_step_being_saved(saver_.step_under_way());
+}
+
 void Trainer::await_weights() {
     job_.context().watchdog.doing(fmt::format("the weights after step {}", report_.step()));
     for (auto& stage : job_.stages()) stage->await_weights();
@@ -195,7 +206,7 @@ void Trainer::await_weights() {
 /// the order of summation of the others.
 bool Trainer::stop_signal() {
     const bool before = signalled_;
-    signalled_ = signalled_ || comm::stop_signal() != 0;
+    signalled_ = signalled_ || interruption_.requested();
     if (world_.rank() == 0)
         signalled_ = world_.notified() || signalled_;
     else if (signalled_ && !before)
@@ -312,7 +323,8 @@ void Trainer::report_times() const {
 
 }  // namespace
 
-ExitCode run_training(RunContext& context, const config::CommandLine& line, RunReport& report) {
+ExitCode run_training(RunContext& context, const config::CommandLine& line, Interruption& interruption,
+                      RunReport& report) {
     RunDirectory directory(context, line, report);
     if (directory.checkpoint().empty() && context.deck.run.device != "emulated")
         check_folders(context.world, context.deck, context.scenario, context.pulse);
@@ -330,10 +342,12 @@ ExitCode run_training(RunContext& context, const config::CommandLine& line, RunR
     Job job(context, preflight);
     if (directory.checkpoint().empty()) job.load_initial();
     if (tell(job.description())) return ExitCode::done;
+    directory.load(job);
+    interruption.steps_begin();  // a directory that holds a run gets a checkpoint, too
     const std::int64_t done = directory.open(job);
     ExitCode code = ExitCode::done;
     in_planned_memory(context, preflight.memory(), [&] {
-        Trainer trainer(job, directory, report, line.max_hours, done);
+        Trainer trainer(job, directory, interruption, report, line.max_hours, done);
         end_before_unwinding(context, [&] { code = trainer.run(); });
     });
     return code;

@@ -3,12 +3,14 @@
 
 #include "base/error.hpp"
 #include "config/command_line.hpp"
+#include "train/run/interruption.hpp"
 #include "train/run/run_context.hpp"
 #include "train/run/run_report.hpp"
 
 namespace maestro::train {
 
 /// Collective. Returns done or stopped_early, and throws Error in all other cases.
-ExitCode run_training(RunContext& context, const config::CommandLine& line, RunReport& report);
+ExitCode run_training(RunContext& context, const config::CommandLine& line, Interruption& interruption,
+                      RunReport& report);
 
 }  // namespace maestro::train
