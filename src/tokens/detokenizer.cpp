@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "tokens/tokenizer_reader.hpp"
 
 namespace maestro::tokens {
 
@@ -19,8 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostTokens = std::size_t{1} << 22;
-constexpr std::size_t kShown = 100;  ///< bytes of a text of the file in an error
 constexpr auto kMostId = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
@@ -92,8 +91,7 @@ std::string replace_all(std::string text, std::string_view old, std::string_view
 
 constexpr std::string_view kSpacePiece = "\u2581";  ///< what stands for a space in such a vocabulary
 
-/// The scalars of the member "decoder" by their places: "decoders/0/type", with texts in quotes.
-using DecoderKeys = std::map<std::string, std::string, std::less<>>;
+using DecoderKeys = decltype(TokenizerFile::decoder);
 
 /// Whether this is the decoder that Llama 2 has.
 bool is_byte_fallback(const DecoderKeys& decoder) {
@@ -115,120 +113,6 @@ bool is_byte_fallback(const DecoderKeys& decoder) {
 }
 
 }  // namespace
-
-/// Reads a tokenizer.json as a stream of events (SAX), without a tree: most of it are merges of BPE, which
-/// only encoding needs, and what a hostile file has instead would take more memory than the text.
-class Detokenizer::Reader {
-public:
-    Reader(Detokenizer& to, const std::string& path) : to_(to), path_(path) {}
-
-    bool null() { return value(Json(nullptr)); }
-    bool boolean(bool read) { return value(Json(read)); }
-    bool number_integer(std::int64_t read) { return value(Json(read)); }
-    bool number_unsigned(std::uint64_t read) { return value(Json(read)); }
-    bool number_float(double read, const std::string&) { return value(Json(read)); }
-    bool string(std::string& read) {
-        if (in_decoder() && read.size() > kShown) read.resize(kShown);
-        if (in_decoder() || in_vocabulary() || in_added_token()) return value(Json(std::move(read)));
-        return next();
-    }
-    bool binary(Json::binary_t&) { return false; }
-    bool key(std::string& name) {
-        levels_.back().key = std::move(name);
-        return true;
-    }
-    bool start_object(std::size_t) { return begin(true); }
-    bool start_array(std::size_t) { return begin(false); }
-    bool end_object() {
-        if (in_added_token()) add(added_.content, added_.id, added_.special);
-        return end();
-    }
-    bool end_array() { return end(); }
-    bool parse_error(std::size_t, const std::string&, const Json::exception&) { return false; }
-
-    const DecoderKeys& decoder() const { return decoder_; }
-    bool has_vocabulary() const { return has_vocabulary_; }
-
-private:
-    struct Level {
-        bool is_object;
-        std::string key;  ///< of the member that is read
-        std::size_t index = 0;
-    };
-    static constexpr std::size_t kMostLevels = 64, kMostDecoderKeys = 100;
-
-    bool at(std::size_t level, std::string_view key) const {
-        return levels_.size() > level && levels_[level].is_object && levels_[level].key == key;
-    }
-    bool in_decoder() const { return at(0, "decoder"); }
-    bool in_vocabulary() const {
-        return levels_.size() == 3 && at(0, "model") && at(1, "vocab") && levels_[2].is_object;
-    }
-    bool in_added_token() const {
-        return levels_.size() == 3 && at(0, "added_tokens") && !levels_[1].is_object && levels_[2].is_object;
-    }
-
-    bool begin(bool is_object) {
-        if (levels_.empty() && !is_object) return false;
-        if (in_vocabulary()) add(levels_.back().key, Json(is_object ? "an object" : "a list"), false);
-        levels_.push_back({.is_object = is_object, .key = {}});
-        if (levels_.size() > kMostLevels)
-            refuse(path_, fmt::format("its JSON has more than {} levels", kMostLevels));
-        has_vocabulary_ |= in_vocabulary();
-        if (in_added_token()) added_ = {};
-        return true;
-    }
-    bool end() {
-        levels_.pop_back();
-        return next();
-    }
-    bool next() {
-        if (!levels_.empty()) ++levels_.back().index;
-        return true;
-    }
-    bool value(Json read) {
-        if (levels_.empty()) return false;
-        if (in_vocabulary()) {
-            add(levels_.back().key, read, false);
-        } else if (in_added_token()) {
-            const std::string& key = levels_.back().key;
-            if (key == "content" && read.is_string()) added_.content = read.get<std::string>();
-            if (key == "id") added_.id = std::move(read);
-            if (key == "special") added_.special = read == true;
-        } else if (in_decoder()) {
-            std::string place;
-            for (std::size_t i = 1; i < levels_.size(); ++i)
-                place += (i > 1 ? "/" : "") +
-                         (levels_[i].is_object ? levels_[i].key : std::to_string(levels_[i].index));
-            if (decoder_.size() == kMostDecoderKeys)
-                refuse(path_, "its decoder has so many steps that it is not built");
-            decoder_[place] = read.dump(-1, ' ', false, Json::error_handler_t::replace);
-        }
-        return next();
-    }
-    void add(std::string_view spelled, const Json& id, bool special) {
-        if (!id.is_number_unsigned() || id.get<std::uint64_t>() > kMostId)
-            refuse(path_, fmt::format("the token '{}' has the id {}", shown(spelled), id.dump()));
-        if (to_.tokens_.size() == kMostTokens)
-            refuse(path_, fmt::format("it has more than {} tokens", kMostTokens));
-        to_.add(id.get<std::int32_t>(), spelled, special);
-    }
-    static std::string shown(std::string_view spelled) {
-        return escape_controls(valid_utf8(spelled.substr(0, kShown))) +
-               (spelled.size() > kShown ? "..." : "");
-    }
-
-    Detokenizer& to_;
-    const std::string& path_;
-    std::vector<Level> levels_;
-    DecoderKeys decoder_;
-    bool has_vocabulary_ = false;
-    struct {
-        std::string content;
-        Json id;
-        bool special = false;
-    } added_;
-};
 
 void Detokenizer::add(std::int32_t id, std::string_view spelled, bool special) {
     tokens_.push_back({.id = id,
@@ -266,19 +150,19 @@ Detokenizer Detokenizer::bytes() {
 
 Detokenizer Detokenizer::from_json(std::string_view text, const std::string& path) {
     Detokenizer detokenizer(Decoder::bytes);
-    Reader reader(detokenizer, path);
-    // The parser takes a byte 0 for the end of the text.
-    if (text.find('\0') != std::string_view::npos || !Json::sax_parse(text.begin(), text.end(), &reader))
-        refuse(path, "not a JSON object");
-    if (is_byte_fallback(reader.decoder())) {
+    const TokenizerFile file =
+        read_tokenizer(text, path, [&](std::int32_t id, std::string_view spelled, bool special) {
+            detokenizer.add(id, spelled, special);
+        });
+    if (is_byte_fallback(file.decoder)) {
         detokenizer.decoder_ = Decoder::byte_fallback;
-    } else if (const auto type = reader.decoder().find("type");
-               type == reader.decoder().end() || type->second != "\"ByteLevel\"") {
+    } else if (const auto type = file.decoder.find("type");
+               type == file.decoder.end() || type->second != "\"ByteLevel\"") {
         refuse(path, fmt::format("a decoder of type {} is not built; built are \"ByteLevel\", and Llama 2's "
                                  "sequence of Replace, ByteFallback, Fuse and Strip",
-                                 type == reader.decoder().end() ? "null" : type->second));
+                                 type == file.decoder.end() ? "null" : type->second));
     }
-    if (!reader.has_vocabulary()) refuse(path, "model.vocab is not an object of tokens and their ids");
+    if (!file.has_vocabulary) refuse(path, "model.vocab is not an object of tokens and their ids");
     detokenizer.sort();
     return detokenizer;
 }

@@ -37,7 +37,6 @@ private:
         std::int32_t id;
         std::uint32_t begin, size : 31, special : 1;
     };
-    class Reader;
     explicit Detokenizer(Decoder decoder) : decoder_(decoder) {}
     void add(std::int32_t id, std::string_view spelled, bool special);
     /// After the last add(): the last token of an id counts.

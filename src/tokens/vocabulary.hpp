@@ -25,7 +25,6 @@ public:
     std::string difference(const Vocabulary& other, std::string_view here, std::string_view there) const;
 
 private:
-    friend class VocabularyReader;
     struct Token {
         std::int32_t id = 0;
         std::string text;
