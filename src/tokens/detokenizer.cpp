@@ -154,14 +154,14 @@ Detokenizer Detokenizer::from_json(std::string_view text, const std::string& pat
         read_tokenizer(text, path, [&](std::int32_t id, std::string_view spelled, bool special) {
             detokenizer.add(id, spelled, special);
         });
-    if (is_byte_fallback(file.decoder)) {
+    const auto type = file.decoder.find("type");
+    if (is_byte_fallback(file.decoder))
         detokenizer.decoder_ = Decoder::byte_fallback;
-    } else if (const auto type = file.decoder.find("type");
-               type == file.decoder.end() || type->second != "\"ByteLevel\"") {
-        refuse(path, fmt::format("a decoder of type {} is not built; built are \"ByteLevel\", and Llama 2's "
-                                 "sequence of Replace, ByteFallback, Fuse and Strip",
-                                 type == file.decoder.end() ? "null" : type->second));
-    }
+    else if (type == file.decoder.end() || type->second != "\"ByteLevel\"")
+        refuse(path,
+               fmt::format("a decoder of type '{}' is not built; built are ByteLevel, and Llama 2's sequence "
+                           "of Replace, ByteFallback, Fuse and Strip",
+                           type == file.decoder.end() ? "null" : replace_all(type->second, "\"", "")));
     if (!file.has_vocabulary) refuse(path, "model.vocab is not an object of tokens and their ids");
     detokenizer.sort();
     return detokenizer;

@@ -66,8 +66,8 @@ TEST(Detokenizer, RefusesWhatItDoesNotKnow) {
     using testing::HasSubstr;
     EXPECT_THAT(refusal("{\"model\""), HasSubstr("t.json: not a JSON object"));
     EXPECT_THAT(refusal(R"({"decoder": {"type": "WordPiece"}, "model": {"vocab": {}}})"),
-                HasSubstr("\"WordPiece\" is not built"));
-    EXPECT_THAT(refusal(R"({"decoder": null, "model": {"vocab": {}}})"), HasSubstr("null is not built"));
+                HasSubstr("'WordPiece' is not built"));
+    EXPECT_THAT(refusal(R"({"decoder": null, "model": {"vocab": {}}})"), HasSubstr("'null' is not built"));
     EXPECT_THAT(refusal(R"({"decoder": {"type": "ByteLevel"}, "model": {"vocab": [["a", 0]]}})"),
                 HasSubstr("model.vocab is not an object"));
     EXPECT_THAT(refusal(std::string(100000, '[')), HasSubstr("not a JSON object"));
