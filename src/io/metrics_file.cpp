@@ -236,8 +236,11 @@ std::vector<double> mean_losses_after(const std::filesystem::path& path, std::sp
         for (std::size_t i = 0; i < steps.size(); ++i) {
             const std::int64_t first = steps[i] - before, count = std::min(most, rows - first);
             if (first < 0 || count <= 0) continue;
-            const auto losses = read_column<double>(group, "loss", first, count);
-            means[i] = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(count);
+            auto losses = read_column<double>(group, "loss", first, count);
+            std::erase_if(losses, [](double loss) { return std::isnan(loss); });  // of steps without targets
+            if (!losses.empty())
+                means[i] =
+                    std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
         }
         return means;
     });

@@ -98,8 +98,8 @@ RowCounts count_rows(const std::filesystem::path& path);
 Rows read_metrics(const std::filesystem::path& path);
 /// The first rows alone. Error(bad_data) where there are fewer.
 Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts);
-/// For each of the steps, the mean loss of the `most` steps after it, of fewer where the file has no more;
-/// NaN where it has none.
+/// For each of the steps, the mean loss of the `most` steps after it, of fewer where the file has no more or
+/// some had no targets; NaN where none has a loss.
 std::vector<double> mean_losses_after(const std::filesystem::path& path, std::span<const std::int64_t> steps,
                                       std::int64_t most);
 /// Names of the run's sections, by their colours.

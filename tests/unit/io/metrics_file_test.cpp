@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 
@@ -104,10 +105,11 @@ TEST_F(Metrics, JudgeACheckpointByTheStepsAfterIt) {
     Rows rows;
     for (const std::int64_t step : {4, 5, 6, 7, 8})
         rows.steps.push_back({.step = step, .loss = 1.0 / static_cast<double>(step)});
+    rows.steps[3].loss = std::nan("");  // step 7, which had no targets
     append_metrics(path_, rows, quiet_);
-    const std::array<std::int64_t, 6> steps{8, 7, 4, 3, 2, 9};
+    const std::array<std::int64_t, 7> steps{8, 7, 6, 4, 3, 2, 9};
     EXPECT_THAT(mean_losses_after(path_, steps, 2),
-                testing::ElementsAre(testing::IsNan(), 1.0 / 8, (1.0 / 5 + 1.0 / 6) / 2,
+                testing::ElementsAre(testing::IsNan(), 1.0 / 8, 1.0 / 8, (1.0 / 5 + 1.0 / 6) / 2,
                                      (1.0 / 4 + 1.0 / 5) / 2, testing::IsNan(), testing::IsNan()));
 }
 
