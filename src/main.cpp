@@ -37,6 +37,9 @@ double start_timeout_s() {
     return seconds > 0 ? seconds : kDefault;
 }
 
+/// How long ranks wait for a simulation, which rank 0 runs alone and without a word.
+constexpr double kSimulationS = 24 * 3600;
+
 /// Reports an error that this rank has alone, and ends the job if there are other ranks.
 void end_job(const Error& error, const comm::Communicator& world, const train::RunReport& report) {
     const int code = static_cast<int>(error.code());
@@ -57,7 +60,7 @@ std::string unfinished(const config::CommandLine& line) {
         case config::Command::train:
             return line.dry_run ? "the dry run is not complete" : "training has not begun";
         default:
-            return "the command is not complete, and has written nothing";
+            return "the command is not complete";
     }
 }
 
@@ -71,6 +74,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     interruption.set_unfinished(unfinished(line));
     comm::check_same_build(world);  // 2. that all ranks run the same build
     if (line.command == config::Command::calibrate) {
+        watchdog.doing("the calibration");
         watchdog.pause();  // it reports to nobody
         calibration::run_calibration(world, comm::place_rank(world), line.out);
         return ExitCode::done;
@@ -107,7 +111,9 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     }
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {
+        watchdog.doing("the simulation");
         watchdog.pause();
+        world.waiter().set_timeout(kSimulationS);
         comm::agree(world, [&] {
             if (world.rank() == 0) simulation::run_simulation(line, deck, std::move(scenario));
         });

@@ -40,7 +40,13 @@ void set_default(int signal) {
 StopSignals::StopSignals(Action end) : end_(std::move(end)) {
     sigset_t set;
     sigemptyset(&set);
-    for (int signal : kSignals) sigaddset(&set, signal);
+    for (int signal : kSignals) {
+        struct sigaction inherited = {};
+        sigaction(signal, nullptr, &inherited);
+        if (signal == SIGHUP && inherited.sa_handler == SIG_IGN) continue;  // started by nohup
+        caught_.push_back(signal);
+        sigaddset(&set, signal);
+    }
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     thread_ = std::thread([this] { run(); });
     receiver = thread_.native_handle();
@@ -55,7 +61,7 @@ void StopSignals::catch_again() {
     action.sa_handler = pass_on;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    for (int signal : kSignals) sigaction(signal, &action, nullptr);
+    for (int signal : caught_) sigaction(signal, &action, nullptr);
 }
 
 StopSignals::~StopSignals() {
@@ -79,7 +85,7 @@ void StopSignals::hold(Action notice) {
 void StopSignals::run() {
     sigset_t accepted;
     sigemptyset(&accepted);
-    for (int signal : kSignals) sigaddset(&accepted, signal);
+    for (int signal : caught_) sigaddset(&accepted, signal);
     while (true) {
         int signal = 0;
         if (sigwait(&accepted, &signal) != 0) continue;
@@ -88,7 +94,7 @@ void StopSignals::run() {
         if (!held_) {
             ending_ = true;
             lock.unlock();
-            for (int each : kSignals) set_default(each);
+            for (int each : caught_) set_default(each);
             alarm(kEndS);
             end_(signal);
             raise(signal);
@@ -96,7 +102,7 @@ void StopSignals::run() {
         const bool first = received_ == 0 || !is_gentle(signal);
         if (received_ == 0) received_ = signal;
         if (!is_gentle(signal))
-            for (int each : kSignals)
+            for (int each : caught_)
                 if (!is_gentle(each) && sigismember(&accepted, each) == 1) {
                     sigdelset(&accepted, each);
                     set_default(each);

@@ -6,12 +6,13 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace maestro::comm {
 
 /// Accepts these signals in a separate thread. At first each ends the process; after hold() the first one
 /// only asks for an orderly end. A second one ends the process at once, as it does any other program. Only
-/// USR1 and USR2, which batch systems send early, never do that after hold().
+/// USR1 and USR2, which batch systems send early, never do that after hold(). HUP stays ignored under nohup.
 ///
 /// The signals are blocked in the thread that makes this object, and in those that it starts later:
 /// oneDNN 2.6 computes some fp32 GEMMs (inner length 100, say) with the stack pointer in a buffer on the
@@ -42,6 +43,7 @@ private:
     void run();
 
     Action end_, notice_;
+    std::vector<int> caught_;
     std::mutex mutex_;  ///< guards what follows, and notice_
     bool held_ = false, ending_ = false;
     std::atomic<int> received_ = 0;

@@ -71,7 +71,7 @@ def test_an_evaluation_ends_at_once_and_leaves_the_run_alone(workspace, run, shi
 
 def test_an_interrupt_within_a_long_step_says_what_is_kept(workspace, run, shim):  # noqa: F811
     job = launch(workspace, 2, "train", VLM, *AUTO, *settings(["run.output=runs/run", *TWO_RANKS, "train.steps=100", *EVERY]),
-                 **slow(shim, "glyphs-train.h5", 300))  # fmt: skip
+                 **slow(shim, "glyphs-train.h5", 180))  # fmt: skip
     wait_for(job, lambda: "resumed from" in (run / "log.txt").read_text())
     time.sleep(0.5)
     code, line = signalled(job, signal.SIGINT)
