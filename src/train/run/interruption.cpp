@@ -115,11 +115,12 @@ void Interruption::notice(int signal) {
     std::string text = fmt::format("{} in step {}: the run stops after this step, with a checkpoint",
                                    comm::name_of_signal(signal), report_.step() + 1);
     if (signal != SIGUSR1 && signal != SIGUSR2)
-        text +=
-            std::getenv("OMPI_COMM_WORLD_RANK")
-                ? ", unless its launcher kills it before (mpirun waits one second). To stop without haste, "
-                  "send the launcher USR1, or train with --max-hours"
-                : ". A second signal ends it at once";
+        text += std::getenv("OMPI_COMM_WORLD_RANK")
+                    ? ", unless its launcher kills it before (mpirun waits one second after an "
+                      "interrupt, and where it has lost a rank). To stop without haste, send the launcher "
+                      "USR1, or "
+                      "train with --max-hours"
+                    : ". A second signal ends it at once";
     text += checkpoint.empty() ? ". There is no checkpoint yet"
                                : ". The newest whole checkpoint is " + checkpoint;
     if (const std::int64_t step = report_.step_being_saved(); step >= 0)
