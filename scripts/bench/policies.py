@@ -70,7 +70,7 @@ def plot(losses, steps, apart, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=960)
+    parser.add_argument("--steps", type=int, default=440)
     parser.add_argument("--output", default="runs/bench-policies")
     parser.add_argument("--plot", help="PNG file to write")
     options = parser.parse_args()

@@ -8,6 +8,8 @@ import make_glyphs
 import make_mixed
 import make_text
 
+# Samples of unlike cost, so that it matters which replica gets which: texts of 32 to 384 bytes, and mostly several pictures.
+SMALL = ["--pictures", "0.8", "--several", "0.75", "--text-bytes", "32-384"]
 # All six faces of fonts-dejavu-core, and characters that all of them have; the names of such characters are long.
 LARGE = ["--characters", "letters,digits,U+00A1-U+024F,U+0370-U+04FF,U+1E00-U+1EFF", "--most", "300",
          "--faces", ",".join(make_glyphs.FACES), "--train", "40000", "--validation", "2000"]  # fmt: skip
@@ -26,7 +28,7 @@ def main(arguments=None):
         return options.force or not all((folder / name).is_file() for name in names)
 
     if absent("glyphs-train.h5", "glyphs-validation.h5"):
-        make_glyphs.main([str(folder / "glyphs"), *seed])
+        make_glyphs.main([str(folder / "glyphs"), *SMALL, *seed])
     if absent("text-only.h5", "text-only-validation.h5"):
         make_text.main([str(folder / "text-only"), *seed])
     if absent("mixed.h5"):

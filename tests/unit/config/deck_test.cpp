@@ -74,21 +74,21 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("[train]", "[train]\nstepz = 3")),
                 HasSubstr("train.stepz: unknown key; did you mean train.steps?"));
     EXPECT_THAT(refusal(edited("[train]", "[training]")), HasSubstr("did you mean train?"));
-    EXPECT_THAT(refusal(edited("steps = 960", "steps = \"many\"")),
+    EXPECT_THAT(refusal(edited("steps = 440", "steps = \"many\"")),
                 HasSubstr("train.steps: wrong type; allowed: a whole number"));
-    EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("train.steps: 0 is out of range"));
-    EXPECT_THAT(refusal(edited("steps = 960", "")), HasSubstr("train.steps: missing"));
+    EXPECT_THAT(refusal(edited("steps = 440", "steps = 0")), HasSubstr("train.steps: 0 is out of range"));
+    EXPECT_THAT(refusal(edited("steps = 440", "")), HasSubstr("train.steps: missing"));
     EXPECT_THAT(refusal(edited("device = \"cpu\"", "device = \"tpu\"")),
                 HasSubstr("auto, cpu, cuda, emulated"));
     EXPECT_THAT(refusal(edited("betas = [0.9, 0.95]", "betas = [0.9]")), HasSubstr("two numbers"));
     EXPECT_THAT(refusal(edited("model = \"glyph-vision\"", "model = \"glyph\"")),
                 HasSubstr("there is no [model.glyph]"));
-    EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("deck.toml:20:9: "));
+    EXPECT_THAT(refusal(edited("steps = 440", "steps = 0")), HasSubstr("deck.toml:20:9: "));
 }
 
 TEST(Deck, AFolderThatIsMissingIsNamed) {
     std::string text =
-        edited("layers = 4\nwidth = 128\nheads = 4\nkv_heads = 2\nhead_dim = 32\nmlp = 320\n", "");
+        edited("layers = 4\nwidth = 128\nheads = 4\nkv_heads = 2\nhead_dim = 32\nmlp = 128\n", "");
     const auto at = text.find("model = \"glyph-language\"");
     text.insert(at, "weights = \"models/x\"\n");
     const auto parse_with = [&](const std::string& folder, const std::string& more) {
@@ -117,7 +117,7 @@ TEST(Deck, AFolderThatIsMissingIsNamed) {
 }
 
 TEST(Deck, AllErrorsComeAtOnce) {
-    std::string text = edited("steps = 960", "steps = 0");
+    std::string text = edited("steps = 440", "steps = 0");
     text.replace(text.find("precision = \"fp32\""), 18, "precision = \"fp99\"");
     const std::string message = refusal(text, {"run.sed=1"});
     EXPECT_THAT(message, HasSubstr("train.steps"));
@@ -210,7 +210,7 @@ TEST(Precision, Fp64NeedsTheCpuAndSavesNothing) {
     const std::string text = edited("precision = \"fp32\"", "precision = \"fp64\"");
     EXPECT_THAT(refusal(text, {"run.device=auto"}),
                 AllOf(HasSubstr("run.device: \"auto\", but run.precision is fp64"),
-                      HasSubstr("checkpoint.every: 320, but"), HasSubstr("set it to 0")));
+                      HasSubstr("checkpoint.every: 220, but"), HasSubstr("set it to 0")));
     const Deck deck = parse(text, {"run.device=cpu", "checkpoint.every=0"});
     EXPECT_EQ(deck.run.precision, "fp64");
     EXPECT_THAT(deck.saves_nothing(), HasSubstr("fp64"));

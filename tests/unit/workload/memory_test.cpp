@@ -54,7 +54,7 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
     EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
     // Both ends of the edge have the six slots: rows here, gradients there.
-    const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 96;
+    const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 80;
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
     EXPECT_EQ(vision.scratch, up.footprint.scratch + up.footprint.sync_scratch);
@@ -136,7 +136,7 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
         std::set<int> found;
         for (const double share : {0.0, 0.1, 0.35, 0.99}) {
             MemoryPlan chosen = open;
-            const double bytes = largest(1) + share * (largest(96) - largest(1));
+            const double bytes = largest(1) + share * (largest(80) - largest(1));
             choose_windows(chosen, scenario_.graph, bytes);
             const int window = chosen.stages[0].window;
             EXPECT_EQ(chosen.channels[0].window, window);
@@ -148,14 +148,14 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     }
     MemoryPlan memory = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
     choose_windows(memory, scenario_.graph, 1e15);
-    EXPECT_EQ(memory.stages[0].window, 96);  // the batch; more would be of no use
+    EXPECT_EQ(memory.stages[0].window, 80);  // the batch; more would be of no use
     MemoryPlan none = plan({"section.vision.window=0"});
     choose_windows(none, scenario_.graph,
                    1);                    // does not fit at all: one, and the caller sees that it does not
-    EXPECT_EQ(none.stages[0].window, 1);  // twelve samples, more than a micro-batch of language has
+    EXPECT_EQ(none.stages[0].window, 1);  // eight samples, more than a micro-batch of language has
     none = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
     choose_windows(none, scenario_.graph, 1);
-    EXPECT_EQ(none.stages[0].window, 8);  // as many as those have
+    EXPECT_EQ(none.stages[0].window, 4);  // as many as those have
 }
 
 TEST_F(Memory, IsThatOfTheDeviceWhateverTheThreadsOfThisHost) {

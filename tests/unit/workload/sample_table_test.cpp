@@ -137,9 +137,9 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
                 model::measure(scenario_.models[s], role_of(scenario_, s), std::vector{table_->shape(i)});
             EXPECT_GT(cost.backward_s, cost.forward_s);
             // Shares that do not grow with the length are left out: nothing follows the last token.
-            EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.03 * counted.forward_flops)
+            EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.05 * counted.forward_flops)
                 << "sample " << i << ", section " << s;
-            EXPECT_NEAR(cost.backward_s * 1e11, counted.backward_flops, 0.03 * counted.backward_flops)
+            EXPECT_NEAR(cost.backward_s * 1e11, counted.backward_flops, 0.05 * counted.backward_flops)
                 << "sample " << i << ", section " << s;
         }
 }
