@@ -1,8 +1,10 @@
-"""The commands that README.md, docs/layouts.md and decks of model folders show, as they show them, beside a copy of their directories."""
+"""The commands that README.md, docs/layouts.md and decks of model folders show, as they show them, in a fresh clone and with another
+Python first on the path. Not those of set-up, scripts/quickstart.sh and scripts/test.sh: the fixture `clone` makes what they leave."""
 
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 import h5py
@@ -13,7 +15,8 @@ from conftest import BINARY, ROOT, VLM
 FOLDERS = "Fine-tune a model folder"  # the section of README.md
 FOLDER_DECKS = ["finetune_text", "distill_folders", "finetune_vl"]  # the second needs what the first makes
 needs_packages = pytest.mark.skipif(not PYTHON_PACKAGES.exists(), reason="needs pip's tokenizers and jinja2, which scripts/test.sh installs")
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+OVERSUBSCRIBE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}  # what README.md writes out, other pages and decks do not
 
 
 def commands(document="README.md", section=None):
@@ -22,30 +25,55 @@ def commands(document="README.md", section=None):
     text = "".join(body for heading, body in zip(["", *parts[1::2]], parts[::2]) if (heading == section if section else heading != FOLDERS))
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    # The two that do all are tested by hand, and data and packages are there.
-    return [line for line in lines if line and not line.startswith("scripts/") and "make_all" not in line and "pip install" not in line]
+    return [line for line in lines if line and not line.startswith(("scripts/quickstart.sh", "scripts/test.sh"))]
+
+
+def clone_into(folder):
+    """Clones the repository, with what is not committed yet; copies what is no repository."""
+    if not (shutil.which("git") and (ROOT / ".git").exists()):
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("build*", "data", "models", "runs", ".git", "__pycache__"))
+        return
+    git = ["git", "-c", "safe.directory=*"]
+    subprocess.run([*git, "clone", "-q", str(ROOT), str(folder)], check=True, capture_output=True)
+    changed = subprocess.run([*git, "-C", str(ROOT), "ls-files", "-z", "-m", "-o", "--exclude-standard"], check=True, capture_output=True, text=True)
+    for name in filter(None, changed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory, data):
-    """The repository's directories, its program, and two short runs under the names that README.md uses."""
-    folder = tmp_path_factory.mktemp("clone")
-    for name in ("inputs", "postproc", "scripts"):
-        (folder / name).symlink_to(ROOT / name)
+    """A clone with the built program, the sample files, a short run in the place of the quickstart's, and in bin/ a Python without packages."""
+    folder = tmp_path_factory.mktemp("fresh") / "maestro"
+    clone_into(folder)
     (folder / "data").mkdir()
     for path in data.iterdir():
         (folder / "data" / path.name).symlink_to(path)
     (folder / "build/cpu-release").mkdir(parents=True)
     (folder / "build/cpu-release/maestro").symlink_to(BINARY)
-    (folder / "build/python").symlink_to(PYTHON_PACKAGES)
-    for name in ("vlm_glyphs", "other"):
-        run(folder, f"mpirun -n 4 {BINARY} train {VLM} --set train.steps=4 --set run.output=runs/{name}")
+    (folder / "bin").mkdir()
+    for name in ("python", "python3"):
+        (folder / "bin" / name).write_text('#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
+    run(folder, "! python3 -c 'import h5py' && echo lacks h5py")
+    run(folder, f"mpirun --oversubscribe -n 4 {BINARY} train {VLM} --set train.steps=4 --set run.output=runs/vlm_glyphs")
     return folder
 
 
-def run(folder, command):
-    result = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, **AS_ROOT, "PATH": "/usr/bin:/bin"}, text=True,
-                            capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
+def install_packages(folder, command, shorter):
+    """What README.md's pip command does; in short tests and without a package index the packages of scripts/test.sh take its place."""
+    if (folder / "build/python").exists():
+        return
+    if shorter or subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, stdin=subprocess.DEVNULL).returncode != 0:
+        shutil.rmtree(folder / "build/python", ignore_errors=True)
+        (folder / "build/python").symlink_to(PYTHON_PACKAGES)
+
+
+def run(folder, command, **environment):
+    path = f"{folder}/bin:/usr/bin:/bin"
+    result = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, **AS_ROOT, **environment, "PATH": path}, text=True,
+                            capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
     assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
     return result.stdout
 
@@ -61,16 +89,14 @@ def shorter(pytestconfig):
     return "not nightly" in pytestconfig.getoption("markexpr")
 
 
-def run_all(clone, lines, shorter):
+def run_all(clone, lines, shorter, **environment):
     for command in lines:
+        if "pip install" in command:
+            install_packages(clone, command, shorter)
+            continue
         if shorter:
             command = re.sub(r"train\.steps=(\d+)0", r"train.steps=\1", command)
-        assert run(clone, command).strip(), command
-
-
-def test_every_command_works(clone, shorter):
-    run_all(clone, commands(), shorter)
-    assert (clone / "runs/short/exit.json").exists()
+        assert run(clone, command, **environment).strip(), command
 
 
 @needs_packages
@@ -80,12 +106,19 @@ def test_a_model_folder_is_fine_tuned(clone, shorter):
     assert after == before and (clone / "models/small-tuned/model.safetensors").stat().st_size > 1e6
 
 
+def test_every_other_command_works(clone, shorter):
+    run_all(clone, commands(), shorter)
+    assert (clone / "runs/short/exit.json").exists()
+
+
 @needs_packages
 def test_decks_of_model_folders_learn(clone, shorter):
     for deck in FOLDER_DECKS:
-        lines = re.findall(r"^#.*?((?:PYTHONPATH=\S+ )?(?:python3|mpirun|build/cpu-release/maestro) .*)", (ROOT / f"inputs/{deck}.toml").read_text(), re.MULTILINE)
+        lines = re.findall(r"^#.*?((?:PYTHONPATH=\S+ )?(?:/usr/bin/python3|mpirun|build/cpu-release/maestro) .*)", (ROOT / f"inputs/{deck}.toml").read_text(), re.MULTILINE)
         assert any("maestro train" in line for line in lines) and "maestro export" in lines[-1], deck
-        run_all(clone, [f"{line} --set train.steps=30" if shorter and "maestro train" in line else line for line in lines], shorter=False)
+        lines = [f"{line} --set train.steps=30" if shorter and "maestro train" in line else line for line in lines]
+        install_packages(clone, "false", shorter)
+        run_all(clone, lines, False, **OVERSUBSCRIBE)
         with h5py.File(clone / f"runs/{deck}/metrics.h5") as file:
             losses = file["steps/loss"][:]
         assert losses[0] > 5 and losses[-1] < 0.2 * losses[0], deck
@@ -94,7 +127,7 @@ def test_decks_of_model_folders_learn(clone, shorter):
 @pytest.mark.nightly
 def test_every_layout_of_the_page_works(clone):
     for command in commands("docs/layouts.md"):
-        assert run(clone, command).strip(), command
+        assert run(clone, command, **OVERSUBSCRIBE).strip(), command
     assert (clone / "runs/layouts-6/exit.json").exists()
 
 
