@@ -16,7 +16,7 @@ FOLDERS = "Fine-tune a model folder"  # the section of README.md
 FOLDER_DECKS = ["finetune_text", "distill_folders", "finetune_vl"]  # the second needs what the first makes
 needs_packages = pytest.mark.skipif(not PYTHON_PACKAGES.exists(), reason="needs pip's tokenizers and jinja2, which scripts/test.sh installs")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-OVERSUBSCRIBE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}  # what README.md writes out, other pages and decks do not
+OVERSUBSCRIBE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}  # what README.md and layouts.md write out, decks do not
 
 
 def commands(document="README.md", section=None):
@@ -127,7 +127,7 @@ def test_decks_of_model_folders_learn(clone, shorter):
 @pytest.mark.nightly
 def test_every_layout_of_the_page_works(clone):
     for command in commands("docs/layouts.md"):
-        assert run(clone, command, **OVERSUBSCRIBE).strip(), command
+        assert run(clone, command).strip(), command
     assert (clone / "runs/layouts-6/exit.json").exists()
 
 
