@@ -56,6 +56,7 @@ FileImage describe_train_state(const TrainState& state, Pulse& pulse) {
     write_attribute(file, "version", kFileVersion);
     write_attribute(file, "step", state.step);
     write_attribute(file, "deck", state.deck);
+    if (state.ends) write_attribute(file, "ends", nlohmann::json(*state.ends).dump());
     write_attribute(file, "settings", nlohmann::json(state.settings).dump());
     write_attribute(file, "defaults", nlohmann::json(state.defaults).dump());
     write_attribute(file, "samples", fmt::format("{:016x}", state.samples));

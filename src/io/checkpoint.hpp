@@ -25,6 +25,8 @@ struct ManifestEntry {
 struct TrainState {
     std::int64_t step = 0;  ///< steps done
     std::string deck;
+    /// Ids of the tokens that end answers in the samples; nothing where that is not known.
+    std::optional<std::vector<std::int32_t>> ends = {};
     std::map<std::string, std::string> settings;  ///< every key of the deck, with its value
     std::map<std::string, std::string> defaults;  ///< of the keys that a deck may leave out
     std::uint64_t samples = 0;                    ///< identity of the sample file

@@ -159,6 +159,15 @@ void check_version(const fs::path& checkpoint, const Manifest& manifest) {
                             checkpoint.string(), manifest.version, kCheckpointVersion));
 }
 
+namespace {
+
+std::optional<std::vector<std::int32_t>> read_ends(hid_t open) {
+    if (MAESTRO_HDF5(H5Aexists(open, "ends")) == 0) return {};
+    return nlohmann::json::parse(read_text_attribute(open, "ends")).get<std::vector<std::int32_t>>();
+}
+
+}  // namespace
+
 TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
     const fs::path path = checkpoint / "train.h5";
     const File file(path, File::Mode::read, pulse);
@@ -167,6 +176,7 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
             return TrainState{
                 .step = read_integer_attribute(open, "step"),
                 .deck = read_text_attribute(open, "deck"),
+                .ends = read_ends(open),
                 .settings = nlohmann::json::parse(read_text_attribute(open, "settings")),
                 .defaults = nlohmann::json::parse(read_text_attribute(open, "defaults")),
                 .samples = std::stoull(read_text_attribute(open, "samples"), nullptr, 16),

@@ -45,4 +45,24 @@ void InputFile::read(void* target, std::uint64_t bytes, std::uint64_t offset, co
                            what, offset + static_cast<std::uint64_t>(got)));
 }
 
+bool has_file(const std::filesystem::path& path) {
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::symlink_status(path, error);
+    if (status.type() == std::filesystem::file_type::none && error.value() != EACCES &&
+        !storage::is_lasting(error.value()))
+        storage::io_failed(path, "cannot be found", error.value());
+    return status.type() != std::filesystem::file_type::not_found;
+}
+
+std::string read_small_text(const std::filesystem::path& path, const std::string& what, Pulse& pulse) {
+    constexpr std::uint64_t kMaxBytes = 1 << 20;
+    const InputFile file(path);
+    if (file.size() == 0 || file.size() > kMaxBytes)
+        refuse(path,
+               fmt::format("it has {} bytes, so it is not {}; download the folder again", file.size(), what));
+    std::string text(file.size(), '\0');
+    file.read(text.data(), text.size(), 0, what, pulse);
+    return text;
+}
+
 }  // namespace maestro::safetensors

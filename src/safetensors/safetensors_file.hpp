@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +22,6 @@ public:
 
     const std::filesystem::path& path() const { return file_.path(); }
     const std::vector<TensorInfo>& tensors() const { return header_.tensors; }  ///< by name
-    const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
     /// nullptr where the file has none of this name.
     const TensorInfo* find(std::string_view name) const;
 

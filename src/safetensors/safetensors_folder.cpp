@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "base/error.hpp"
@@ -16,16 +13,6 @@ namespace maestro::safetensors {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// Whether the folder has this entry, perhaps one that cannot be opened. Error(io_error) where storage fails.
-bool has_file(const fs::path& path) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    if (status.type() == fs::file_type::none && error.value() != EACCES &&
-        !storage::is_lasting(error.value()))
-        storage::io_failed(path, "cannot be found", error.value());
-    return status.type() != fs::file_type::not_found;
-}
 
 [[noreturn]] void no_model(const fs::path& folder) {
     if (has_file(folder / "adapter_model.safetensors") || has_file(folder / "adapter_config.json"))

@@ -35,18 +35,17 @@ public:
     const std::filesystem::path& path() const { return folder_; }
     /// All tensors, by name, with the numbers of their files.
     const std::vector<FolderIndex::Entry>& entries() const { return index_.entries; }
-    const std::vector<std::string>& files() const { return index_.files; }
     bool has(std::string_view tensor) const { return entry_of(tensor) != nullptr; }
 
     /// Opens the tensor's file unless it is open. Throws Error(bad_data) where the folder has no such tensor,
     /// or where the file does not hold exactly the tensors that the index gives to it: one is missing, is
     /// also in another file, or is not in the index. The errors of SafetensorsFile.
     Found find(std::string_view tensor);
-    const SafetensorsFile& file(std::size_t number);
     /// Opens all files, so that a folder is refused before any weight is read. One rank may do it for all.
     void open_all();
 
 private:
+    const SafetensorsFile& file(std::size_t number);
     const FolderIndex::Entry* entry_of(std::string_view tensor) const;
     void check_agreement(std::size_t number, const SafetensorsFile& opened) const;
 

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/check.hpp"
+#include "base/checksum.hpp"
 #include "base/error.hpp"
 #include "safetensors/convert.hpp"
 #include "safetensors/message.hpp"
@@ -36,10 +37,24 @@ constexpr const char* kPartial = ".partial";
                                                 full ? "; free space, then run again" : ""));
 }
 
+std::uint64_t hash_of(const void* bytes, std::uint64_t count) {
+    Checksum checksum;
+    checksum.add(bytes, count);
+    return checksum.value();
+}
+
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& folder, const OutputLayout& layout, Pulse& pulse)
     : folder_(folder), layout_(layout), pulse_(pulse), outputs_(layout.files.size()) {}
+
+SafetensorsWriter::~SafetensorsWriter() {
+    if (!made_folder_ && made_files_ == 0) return;
+    std::error_code ignored;
+    for (std::size_t i = 0; i < made_files_; ++i)
+        fs::remove(folder_ / layout_.files[i].name, ignored);  // publish() did not come to its end
+    discard();
+}
 
 fs::path SafetensorsWriter::partial(std::size_t file) const {
     return folder_ / (layout_.files[file].name + kPartial);
@@ -64,7 +79,7 @@ SafetensorsWriter::Output& SafetensorsWriter::output(std::size_t file) {
 }
 
 /// Refuses a folder with weights, and removes what an export left that did not end.
-void SafetensorsWriter::clear_folder() const {
+void SafetensorsWriter::clear_folder() {
     std::error_code error;
     {
         const std::lock_guard lock(making_);
@@ -93,16 +108,14 @@ void SafetensorsWriter::prepare() {
             outputs_[i].file = storage::Descriptor(partial(i), O_WRONLY | O_CREAT | O_EXCL);
         }
         if (!outputs_[i].file) cannot_create(partial(i), std::strerror(errno));
+        made_files_ = i + 1;
         pulse_.doing(fmt::format("writing {}", partial(i).string()));
         storage::reserve_space(partial(i), outputs_[i].file, file.bytes, pulse_);
-        write_bytes(i, file.header.data(), file.header.size(), 0);
+        write_bytes(i, kHeader, file.header.data(), file.header.size(), 0);
     }
 }
 
-/// Calls body(bytes, offset) for the converted elements in block_, block by block.
-template <class Body>
-void SafetensorsWriter::for_each_block(std::size_t tensor, std::span<const Extent> extents,
-                                       const float* values, Body&& body) {
+void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extents, const float* values) {
     const TensorSpec& spec = layout_.tensors.at(tensor);
     const OutputLayout::Place place = layout_.places[tensor];
     const std::uint64_t size = bytes_of(spec.type);
@@ -121,48 +134,51 @@ void SafetensorsWriter::for_each_block(std::size_t tensor, std::span<const Exten
                     fmt::format("element {} of {} is {}, and no finite number in {}; export in another type, "
                                 "or the weights of a step before training diverged",
                                 first + wrong, text_of(spec.shape), source[wrong], name_of(spec.type)));
-            body(static_cast<std::uint64_t>(count) * size,
-                 place.offset + static_cast<std::uint64_t>(first) * size);
+            write_bytes(place.file, tensor, block_.data(), static_cast<std::uint64_t>(count) * size,
+                        place.offset + static_cast<std::uint64_t>(first) * size);
         }
     }
 }
 
-void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extents, const float* values) {
-    const std::size_t file = layout_.places.at(tensor).file;
-    for_each_block(tensor, extents, values, [&](std::uint64_t bytes, std::uint64_t offset) {
-        write_bytes(file, block_.data(), bytes, offset);
-    });
-}
-
-void SafetensorsWriter::verify(std::size_t tensor, std::span<const Extent> extents, const float* values) {
-    const std::size_t file = layout_.places.at(tensor).file;
-    storage::Descriptor& reader = outputs_.at(file).reader;
-    if (!reader) {
-        pulse_.doing(fmt::format("reading {} to compare it", partial(file).string()));
-        reader = storage::open_retrying(partial(file), O_RDONLY);
-        if (!reader) failed(partial(file), "cannot be opened");
-    }
-    read_.resize(kBlock);
-    for_each_block(tensor, extents, values, [&](std::uint64_t bytes, std::uint64_t offset) {
-        check_wanted(file);
-        const std::int64_t got = storage::read_at(reader.get(), read_.data(), bytes, offset, pulse_);
-        if (got < 0) failed(partial(file), "cannot be read back");
-        if (static_cast<std::uint64_t>(got) < bytes || std::memcmp(read_.data(), block_.data(), bytes) != 0)
-            throw Error(ExitCode::io_error,
-                        fmt::format("{}: tensor {}: what was read back from byte {} on is not what was "
-                                    "written; check the disk, then run again",
-                                    partial(file).string(), in_quotes(layout_.tensors[tensor].name), offset));
-    });
-}
-
-void SafetensorsWriter::write_bytes(std::size_t file, const void* source, std::uint64_t bytes,
-                                    std::uint64_t offset) {
+void SafetensorsWriter::write_bytes(std::size_t file, std::size_t tensor, const void* source,
+                                    std::uint64_t bytes, std::uint64_t offset) {
     check_wanted(file);
     Output& to = output(file);
     if (!storage::write_at(to.file.get(), source, bytes, offset, pulse_))
         failed(partial(file), "cannot be written");
+    written_.push_back({file, tensor, offset, bytes, hash_of(source, bytes)});
     to.unsynced += bytes;
     if (to.unsynced >= storage::kSyncEvery) sync(file);
+}
+
+void SafetensorsWriter::verify() {
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+        const auto is_here = [&](const Written& written) { return written.file == i; };
+        if (std::none_of(written_.begin(), written_.end(), is_here)) continue;
+        pulse_.doing(fmt::format("reading {} to compare it", partial(i).string()));
+        const storage::Descriptor file = storage::open_to_compare(partial(i));
+        for (const Written& written : written_)
+            if (is_here(written)) compare(written, file);
+    }
+    written_.clear();
+}
+
+void SafetensorsWriter::compare(const Written& written, const storage::Descriptor& file) {
+    check_wanted(written.file);
+    block_.resize(std::max<std::size_t>(block_.size(), written.bytes));
+    const std::int64_t got =
+        storage::read_at(file.get(), block_.data(), written.bytes, written.offset, pulse_);
+    if (got < 0) failed(partial(written.file), "cannot be read back");
+    if (static_cast<std::uint64_t>(got) < written.bytes ||
+        hash_of(block_.data(), written.bytes) != written.hash)
+        throw Error(ExitCode::io_error,
+                    fmt::format("{}: {}: what was read back from byte {} on is not what was written; check "
+                                "the disk, then run again",
+                                partial(written.file).string(),
+                                written.tensor == kHeader
+                                    ? "its header"
+                                    : "tensor " + in_quotes(layout_.tensors[written.tensor].name),
+                                written.offset));
 }
 
 void SafetensorsWriter::sync(std::size_t file) {
@@ -187,6 +203,7 @@ void SafetensorsWriter::discard() noexcept {
 }
 
 void SafetensorsWriter::publish() {
+    MAESTRO_CHECK(written_.empty(), "{}: not read back yet", folder_.string());
     for (std::size_t i = 0; i < layout_.files.size(); ++i) {
         const std::uint64_t bytes = storage::size_of(partial(i), output(i).file);
         MAESTRO_CHECK(bytes == layout_.files[i].bytes, "{}: {} bytes instead of {}", partial(i).string(),
@@ -201,6 +218,8 @@ void SafetensorsWriter::publish() {
     }
     if (!layout_.index.empty()) storage::write_text_durably(folder_ / kIndexFile, layout_.index);
     storage::sync(folder_);
+    made_folder_ = false;
+    made_files_ = 0;
 }
 
 }  // namespace maestro::safetensors

@@ -186,17 +186,41 @@ std::string read_text(const fs::path& path) {
     }
 }
 
+Descriptor open_to_compare(const fs::path& path) {
+    Descriptor file = open_retrying(path, O_RDONLY);
+    if (!file) io_failed(path, "cannot be opened to compare it", errno);
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);  // advice: a file system may ignore it
+    return file;
+}
+
 void write_text_durably(const fs::path& path, const std::string& text) {
     const fs::path partial = path.string() + ".partial";
     Pulse quiet;
-    {
-        const Descriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC);
-        if (!file || !write_at(file.get(), text.data(), text.size(), 0, quiet) || ::fsync(file.get()) != 0)
-            io_failed(partial, "cannot be written", errno);
+    try {
+        {
+            const Descriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC);
+            if (!file || !write_at(file.get(), text.data(), text.size(), 0, quiet) ||
+                ::fsync(file.get()) != 0)
+                io_failed(partial, "cannot be written", errno);
+        }
+        const Descriptor file = open_to_compare(partial);
+        std::string read(text.size() + 1, '\0');  // a file that is longer differs, too
+        const std::int64_t got = read_at(file.get(), read.data(), read.size(), 0, quiet);
+        if (got < 0) io_failed(partial, "cannot be read back", errno);
+        read.resize(static_cast<std::size_t>(got));
+        if (read != text)
+            throw Error(ExitCode::io_error,
+                        fmt::format("{}: what was read back is not what was written; check the disk, then "
+                                    "run again",
+                                    partial.string()));
+        std::error_code error;
+        fs::rename(partial, path, error);
+        if (error) io_failed(path, "cannot be renamed", error.value());
+    } catch (const Error&) {
+        std::error_code ignored;
+        fs::remove(partial, ignored);
+        throw;
     }
-    std::error_code error;
-    fs::rename(partial, path, error);
-    if (error) io_failed(path, "cannot be renamed", error.value());
 }
 
 void sync(const fs::path& path) {

@@ -74,7 +74,11 @@ inline constexpr std::uint64_t kSyncEvery = 64 << 20;
 
 /// Reads a whole text file; errors as for open_to_read().
 std::string read_text(const std::filesystem::path& path);
-/// Writes PATH.partial, syncs it and renames it to PATH. Error(io_error).
+/// Opens a file that has been synced, to compare it with what was written: its pages leave the system's cache
+/// first where the file system allows it, so that reading asks the disk. Error(io_error).
+Descriptor open_to_compare(const std::filesystem::path& path);
+/// Writes PATH.partial, syncs it, reads it back, compares, and renames it to PATH. Error(io_error); then
+/// PATH.partial is removed.
 void write_text_durably(const std::filesystem::path& path, const std::string& text);
 /// Returns when the contents of a file or a directory are on the disk. Error(io_error).
 void sync(const std::filesystem::path& path);

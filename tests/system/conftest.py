@@ -26,9 +26,10 @@ TWO_RANKS = [SMALL, "section.language.layout.dp=1"]
 FOUR_RANKS = [SMALL]
 
 
-def mpirun(ranks, *arguments, cwd, timeout=300):
-    """Runs maestro on `ranks` ranks; returns the finished process with stdout and stderr as text."""
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), BINARY, *map(str, arguments)]
+def mpirun(ranks, *arguments, cwd, timeout=300, exports=()):
+    """Runs maestro on `ranks` ranks with the variables `exports`; returns the finished process with stdout and stderr as text."""
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
+    command += [word for name, value in dict(exports).items() for word in ("-x", f"{name}={value}")] + [BINARY, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
 
 

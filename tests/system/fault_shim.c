@@ -1,6 +1,7 @@
 // Preloaded into a rank (LD_PRELOAD): calls on files whose path contains SHIM_PATH fail, take their time or never
 // return. SHIM_CALLS is a list of open, read, write and sync; SHIM_ERRNO a number; SHIM_TIMES how often (0: always);
-// SHIM_SLEEP_MS how long each call takes first; SHIM_RANK the only rank that is meant.
+// SHIM_SLEEP_MS how long each call takes first; SHIM_RANK the only rank that is meant. With SHIM_FLIP, writes of more
+// bytes than that succeed and change one of them, as a bad disk does.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,13 +37,20 @@ static int fault(const char* call, const char* path) {
     return error ? atoi(error) : 0;
 }
 
-static int fault_of(const char* call, int file) {
-    char link[64], path[4096];
+static const char* path_of(int file, char* path, size_t room) {
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    const ssize_t size = readlink(link, path, sizeof path - 1);
-    if (size <= 0) return 0;
-    path[size] = 0;
-    return fault(call, path);
+    const ssize_t size = readlink(link, path, room - 1);
+    path[size > 0 ? size : 0] = 0;
+    return path;
+}
+static int fault_of(const char* call, int file) {
+    char path[4096];
+    return fault(call, path_of(file, path, sizeof path));
+}
+static int is_meant(const char* call, int file) {
+    char path[4096];
+    return meant(call, path_of(file, path, sizeof path));
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -87,14 +95,19 @@ ssize_t pread64(int file, void* data, size_t size, off64_t at) {
     CHECKED("read", file);
     return REAL(pread64)(file, data, size, at);
 }
-ssize_t pwrite(int file, const void* data, size_t size, off_t at) {
+static ssize_t write_at(int file, const void* data, size_t size, off64_t at) {
     CHECKED("write", file);
-    return REAL(pwrite)(file, data, size, at);
+    const char* flip = getenv("SHIM_FLIP");
+    if (!flip || size <= (size_t)atol(flip) || !is_meant("write", file)) return REAL(pwrite64)(file, data, size, at);
+    char* changed = malloc(size);
+    memcpy(changed, data, size);
+    changed[size / 2] ^= 0x10;
+    const ssize_t put = REAL(pwrite64)(file, changed, size, at);
+    free(changed);
+    return put;
 }
-ssize_t pwrite64(int file, const void* data, size_t size, off64_t at) {
-    CHECKED("write", file);
-    return REAL(pwrite64)(file, data, size, at);
-}
+ssize_t pwrite(int file, const void* data, size_t size, off_t at) { return write_at(file, data, size, at); }
+ssize_t pwrite64(int file, const void* data, size_t size, off64_t at) { return write_at(file, data, size, at); }
 int fsync(int file) {
     CHECKED("sync", file);
     return REAL(fsync)(file);

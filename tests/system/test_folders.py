@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, Workspace, mpirun, relative
 from sample_file import Sample, SampleWriter
+from test_storage import shim  # noqa: F401 (fixture)
 
 FAMILIES = ROOT / "tests/golden/families"
 DECK = """\
@@ -55,20 +56,26 @@ def family(request):
 
 @pytest.fixture
 def space(tmp_path, family):
-    """A working directory with the folder "model", the deck, and the samples of the reference."""
+    """A working directory with the folder "model", the deck, and the samples of the reference. The token space.end ends answers."""
     shutil.copytree(FAMILIES / family, tmp_path / "model")
     (tmp_path / "deck.toml").write_text(DECK)
     reference = Safetensors(FAMILIES / family / "reference.safetensors")
     tokens = [reference[f"tokens.{s}"].tolist() for s in range(3)]
     unused = next(t for t in range(48) if all(t not in sample for sample in tokens))
-    writer = SampleWriter(tmp_path / "samples.h5", vocabulary=48, marker=unused)
+    end = tokens[0][2]
+    tokenizer = json.dumps({"model": {"type": "BPE", "vocab": {f"t{t}": t for t in range(48)}, "merges": []}, "decoder": {"type": "ByteLevel"},
+                            "added_tokens": [{"id": t, "content": f"t{t}", "special": True} for t in (end, unused)]})  # fmt: skip
+    (tmp_path / "model/tokenizer.json").write_text(tokenizer)
+    writer = SampleWriter(tmp_path / "samples.h5", vocabulary=48, marker=unused, tokenizer="huggingface", tokenizer_json=tokenizer.encode())
     for s, ids in enumerate(tokens):
         sample = Sample()
         for token, weight in zip(ids, reference[f"weights.{s}"].tolist()):
             sample.add([token], weight=weight)
         writer.add(sample)
     writer.close()
-    return Workspace(tmp_path)
+    space = Workspace(tmp_path)
+    space.end = end
+    return space
 
 
 def train(space, ranks, name, layout=(), values=(), expect=0):
@@ -161,9 +168,13 @@ def test_an_imported_deck_trains(space, family):
     assert relative(space.losses("imported")[:1], [expected]) <= 1e-6
 
 
-def test_an_export_is_the_folder_again(space):
-    """Without learning, bit for bit, from and by any number of ranks; with it, a folder that training goes on from."""
-    (space.path / "model/tokenizer.json").write_text("{}")
+def ends_of(folder):
+    ends = json.loads((folder / "generation_config.json").read_text()).get("eos_token_id", [])
+    return ends if isinstance(ends, list) else [ends]
+
+
+def test_an_export_is_the_folder_again(space, family, shim):  # noqa: F811
+    """Without learning, bit for bit, from and by any number of ranks; with it, a folder that training goes on from. With the ends of answers."""
     train(space, 2, "same", ["tp=2"], ["train.steps=1", "optimizer.learning_rate=0"])
     export(space, 3, "runs/same", "--to", "exported")
     source, exported = (Safetensors(space.path / folder / "model.safetensors") for folder in ("model", "exported"))
@@ -172,7 +183,13 @@ def test_an_export_is_the_folder_again(space):
     assert all(exported.header[name]["dtype"] == source.header[name]["dtype"] for name in names)
     assert all(np.array_equal(exported[name], source[name]) for name in names)
     assert all((space.path / "exported" / name).read_bytes() == (space.path / "model" / name).read_bytes() for name in ("config.json", "tokenizer.json"))
+    assert ends_of(space.path / "exported") == [*ends_of(space.path / "model"), space.end]
     train(space, 1, "one")
+    for file, flip, what in (("model.safetensors", 4096, 'tensor "model.embed'), ("generation_config.json", 20, "what was read back is not")) if family == "llama" else ():
+        bad_disk = {"LD_PRELOAD": shim, "SHIM_PATH": f"changed/{file}.partial", "SHIM_CALLS": "write", "SHIM_FLIP": flip}
+        failed = mpirun(1, "export", "runs/one", "--to", "changed", cwd=space.path, exports=bad_disk)
+        assert failed.returncode == 74 and f"changed/{file}.partial: " in failed.stderr and what in failed.stderr, failed.stderr
+        assert not [*space.path.glob("changed/model*"), *space.path.glob("changed/*.partial")]
     export(space, 1, "runs/one", "--section", "text", "--to", "trained")
     train(space, 1, "two", values=["section.text.weights=trained"])
     assert space.losses("two")[0] < space.losses("one")[-1]

@@ -39,24 +39,13 @@ void check_plain(const Json& config, const std::string& path) {
     if (config.value("bias", "none") != "none") refuse("bias");
 }
 
-std::string read_config_text(const std::string& path, Pulse& pulse) {
-    constexpr std::uint64_t kMaxBytes = 1 << 20;
-    if (!std::filesystem::exists(path))
-        throw Error(ExitCode::input_missing,
-                    fmt::format("{}: cannot be read; give the folder of a PEFT adapter", path));
-    const safetensors::InputFile file(path);
-    if (file.size() > kMaxBytes)
-        throw Error(
-            ExitCode::bad_data,
-            fmt::format("{}: it has {} bytes, so it is no adapter's configuration", path, file.size()));
-    std::string text(file.size(), '\0');
-    file.read(text.data(), text.size(), 0, "the configuration", pulse);
-    return text;
-}
-
 void check_config(const std::string& folder, const Lora& lora, Pulse& pulse) {
     const std::string path = path_in(folder, kAdapterConfig);
-    const Json config = families::parse_object(read_config_text(path, pulse), path);
+    if (!safetensors::has_file(path))
+        throw Error(ExitCode::input_missing,
+                    fmt::format("{}: it is missing; give the folder of a PEFT adapter", path));
+    const Json config =
+        families::parse_object(safetensors::read_small_text(path, "an adapter's configuration", pulse), path);
     const auto differs = [&](const std::string& key, const std::string& there, const std::string& here) {
         throw Error(ExitCode::bad_data, fmt::format("{}: {} is {}, but by the deck {}; change section.lora",
                                                     path, key, there, here));
@@ -163,15 +152,9 @@ void load_adapter_folder(const std::string& folder, const model::ModelSpec& spec
     for (const parallel::Parameter& p : store.parameters()) {
         if (!parallel::is_adapter(p.name)) continue;
         const auto pieces = families::adapter_pieces(spec, lora, p.name, p.shape);
-        const auto read = [&](Range block, float* values, Pulse& of_thread) {
-            std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
-            for (Extent& e : extents) e.local -= block.begin;
-            const auto by_piece = families::extents_by_piece(pieces, extents);
-            for (std::size_t i = 0; i < pieces.size(); ++i)
-                if (!by_piece[i].empty())
-                    file.read(find_tensor(file, pieces[i]), by_piece[i], values, of_thread);
-        };
-        load_parameter(p, store, read, pulse);
+        std::vector<safetensors::SafetensorsFolder::Found> tensors;
+        for (const families::Piece& piece : pieces) tensors.push_back({&file, &find_tensor(file, piece)});
+        load_from_tensors(p, store, pieces, tensors, pulse);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <set>
 
 #include "backend/backend.hpp"
@@ -51,32 +52,9 @@ safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder&
     return found;
 }
 
-/// The tensors of a folder that hold a parameter.
-class ParameterTensors {
-public:
-    ParameterTensors(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
-                     const std::string& source, const parallel::Parameter& p)
-        : folder_(folder.path().string()), parameter_(p), pieces_(pieces_in(folder, spec, source, p.shape)) {
-        for (const families::Piece& piece : pieces_) found_.push_back(find_piece(folder, piece));
-    }
-    /// Reads the held elements `block` of the parameter. Any number of threads may call it at once.
-    void read(Range block, float* values, Pulse& pulse) const {
-        std::vector<Extent> extents = extents_of(parameter_.shape, parameter_.shard, block);
-        for (Extent& e : extents) e.local -= block.begin;
-        const auto by_piece = families::extents_by_piece(pieces_, extents);
-        for (std::size_t i = 0; i < pieces_.size(); ++i) {
-            if (by_piece[i].empty()) continue;
-            pulse.doing(fmt::format("reading {} of {}", pieces_[i].tensor, folder_));
-            found_[i].file->read(*found_[i].tensor, by_piece[i], values, pulse);
-        }
-    }
-
-private:
-    std::string folder_;
-    const parallel::Parameter& parameter_;
-    std::vector<families::Piece> pieces_;
-    std::vector<safetensors::SafetensorsFolder::Found> found_{};
-};
+/// Reads elements of a parameter held by this rank: values[i] becomes element block.begin + i. Called by
+/// several threads at once, each with its own pulse.
+using ReadBlock = std::function<void(Range block, float* values, Pulse& pulse)>;
 
 /// Reads the elements by several threads, each a part of them. Thread 0 reports progress. Throws the error of
 /// the first part that has one.
@@ -96,6 +74,31 @@ void read_in_parts(Range elements, float* values, int threads, const ReadBlock& 
     }
     for (const std::exception_ptr& error : errors)
         if (error) std::rethrow_exception(error);
+}
+
+/// Sets this rank's shard of a parameter, block by block, and marks it as initialized.
+void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read,
+                    Pulse& pulse) {
+    // Elements that a thread reads at once: they stay in a core's cache until they are weights.
+    constexpr std::int64_t kBlock = 1 << 17;
+    constexpr int kMaxThreads = 8;
+    const parallel::ParameterGroup& group = store.group_of(p);
+    const Range held = group.shard_of(p);
+    store.mark_initialized(p);
+    const int all = std::min(store.backend().threads(), kMaxThreads);
+    const bool in_place = store.compute() == DType::f32 && store.backend().shares_memory();
+    std::vector<float> values;
+    for (std::int64_t at = held.begin; at < held.end; at += kBlock * all) {
+        const Range block{at, std::min(at + kBlock * all, held.end)};
+        const int threads = static_cast<int>((block.size() + kBlock - 1) / kBlock);
+        if (in_place) {
+            read_in_parts(block, p.weight.as<float>() + block.begin, threads, read, pulse);
+            continue;
+        }
+        values.resize(static_cast<std::size_t>(block.size()));
+        read_in_parts(block, values.data(), threads, read, pulse);
+        group.set_weights(p, block, Tensor(values.data(), DType::f32, {block.size()}));
+    }
 }
 
 }  // namespace
@@ -149,37 +152,30 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
                                 spec.family));
 }
 
-void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read,
-                    Pulse& pulse) {
-    // Elements that a thread reads at once: they stay in a core's cache until they are weights.
-    constexpr std::int64_t kBlock = 1 << 17;
-    constexpr int kMaxThreads = 8;
-    const parallel::ParameterGroup& group = store.group_of(p);
-    const Range held = group.shard_of(p);
-    store.mark_initialized(p);
-    const int all = std::min(store.backend().threads(), kMaxThreads);
-    const bool in_place = store.compute() == DType::f32 && store.backend().shares_memory();
-    std::vector<float> values;
-    for (std::int64_t at = held.begin; at < held.end; at += kBlock * all) {
-        const Range block{at, std::min(at + kBlock * all, held.end)};
-        const int threads = static_cast<int>((block.size() + kBlock - 1) / kBlock);
-        if (in_place) {
-            read_in_parts(block, p.weight.as<float>() + block.begin, threads, read, pulse);
-            continue;
+void load_from_tensors(const parallel::Parameter& p, parallel::ParameterStore& store,
+                       const std::vector<families::Piece>& pieces,
+                       const std::vector<safetensors::SafetensorsFolder::Found>& tensors, Pulse& pulse) {
+    const auto read = [&](Range block, float* values, Pulse& of_thread) {
+        std::vector<Extent> extents = extents_of(p.shape, p.shard, block);
+        for (Extent& e : extents) e.local -= block.begin;
+        const auto by_piece = families::extents_by_piece(pieces, extents);
+        for (std::size_t i = 0; i < pieces.size(); ++i) {
+            if (by_piece[i].empty()) continue;
+            of_thread.doing(
+                fmt::format("reading {} of {}", pieces[i].tensor, tensors[i].file->path().string()));
+            tensors[i].file->read(*tensors[i].tensor, by_piece[i], values, of_thread);
         }
-        values.resize(static_cast<std::size_t>(block.size()));
-        read_in_parts(block, values.data(), threads, read, pulse);
-        group.set_weights(p, block, Tensor(values.data(), DType::f32, {block.size()}));
-    }
+    };
+    load_parameter(p, store, read, pulse);
 }
 
 void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
                       const std::string& source, const parallel::Parameter& p,
                       parallel::ParameterStore& store, Pulse& pulse) {
-    const ParameterTensors tensors(folder, spec, source, p);
-    load_parameter(
-        p, store,
-        [&](Range block, float* values, Pulse& of_thread) { tensors.read(block, values, of_thread); }, pulse);
+    const std::vector<families::Piece> pieces = pieces_in(folder, spec, source, p.shape);
+    std::vector<safetensors::SafetensorsFolder::Found> tensors;
+    for (const families::Piece& piece : pieces) tensors.push_back(find_piece(folder, piece));
+    load_from_tensors(p, store, pieces, tensors, pulse);
 }
 
 void load_folder(const std::string& path, const model::ModelSpec& spec, parallel::ParameterStore& store,

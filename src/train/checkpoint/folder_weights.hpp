@@ -1,7 +1,6 @@
 // Loads weights from the folder of a published model.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,12 +28,11 @@ std::vector<families::Piece> pieces_in(const safetensors::SafetensorsFolder& fol
 /// alone. Error(input_missing, bad_data, io_error), as the next two.
 void check_folder(const std::string& folder, const model::ModelSpec& spec, Pulse& pulse);
 
-/// Reads elements of a parameter held by this rank: values[i] becomes element block.begin + i. Called by
-/// several threads at once, each with its own pulse.
-using ReadBlock = std::function<void(Range block, float* values, Pulse& pulse)>;
-/// Sets this rank's shard of a parameter, block by block, and marks it as initialized.
-void load_parameter(const parallel::Parameter& parameter, parallel::ParameterStore& store,
-                    const ReadBlock& read, Pulse& pulse);
+/// Loads this rank's shard of a parameter from the tensors of its pieces, block by block and by several
+/// threads, and marks it as initialized. Error(bad_data, io_error).
+void load_from_tensors(const parallel::Parameter& parameter, parallel::ParameterStore& store,
+                       const std::vector<families::Piece>& pieces,
+                       const std::vector<safetensors::SafetensorsFolder::Found>& tensors, Pulse& pulse);
 
 /// Loads this rank's shards of all parameters but those of adapters, and marks them as initialized, as
 /// load_weights() does from a checkpoint.

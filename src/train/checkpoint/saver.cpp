@@ -201,6 +201,7 @@ void Saver::add_images(CheckpointWrite& write) {
         write.metrics = settings_.run / "metrics.h5";
         io::FileImage train = io::describe_train_state({.step = step_,
                                                         .deck = state_.deck.text,
+                                                        .ends = state_.ends,
                                                         .settings = state_.deck.settings,
                                                         .defaults = state_.deck.defaults,
                                                         .samples = state_.samples,

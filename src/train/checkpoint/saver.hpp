@@ -32,6 +32,7 @@ struct RunState {
     std::span<const std::unique_ptr<LocalStage>> stages;
     std::uint64_t samples = 0;  ///< data::SampleFile::identity() of the training samples
     Pulse& pulse;
+    std::optional<std::vector<std::int32_t>> ends = {};  ///< see io::TrainState
 };
 
 /// Writes RUN/checkpoints/step-NNNNNN; the ranks of a section write its file, each its part, and rank 0 the

@@ -6,19 +6,22 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
+#include "base/checksum.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
-#include "base/text_file.hpp"
 #include "comm/agree.hpp"
 #include "families/family.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "safetensors/safetensors_folder.hpp"
 #include "safetensors/safetensors_writer.hpp"
+#include "storage/file.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 #include "train/checkpoint/weights.hpp"
+#include "train/run/answer_ends.hpp"
 #include "train/run/export_adapter.hpp"
 #include "train/run/exported_parameter.hpp"
 #include "workload/scenario.hpp"
@@ -139,7 +142,6 @@ public:
                 writer.write(t, std::span(&extent, 1), values.data());
             });
         }
-        writer.sync();
     }
 
 private:
@@ -181,10 +183,38 @@ bool is_companion(const std::string& name) {
            name.ends_with("processor_config.json");
 }
 
-void copy_companions(const fs::path& from, const fs::path& to) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(from))
-        if (is_companion(entry.path().filename().string()) && entry.is_regular_file())
-            fs::copy_file(entry.path(), to / entry.path().filename(), fs::copy_options::overwrite_existing);
+/// Copies the files, and writes into generation_config.json with which tokens the answers end that were
+/// trained. Returns a line for the log about these, or nothing.
+std::string copy_companions(const fs::path& from, const fs::path& to, const AnswerEnds& trained,
+                            Pulse& pulse) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+        const fs::path name = entry.path().filename();
+        if (!is_companion(name.string()) || !entry.is_regular_file()) continue;
+        pulse.doing("copying " + name.string());
+        storage::write_text_durably(to / name, storage::read_text(entry.path()));
+    }
+    if (!trained)
+        return "the checkpoint does not record with which tokens the answers end that were trained; "
+               "eos_token_id is that of the folder";
+    const std::vector<std::int32_t> missing = missing_ends(from, trained, pulse);
+    if (missing.empty()) return "";
+    storage::write_text_durably(to / kGenerationConfig, generation_config(from, missing, pulse));
+    return fmt::format("{}: eos_token_id also names {}, with which answers end that were trained",
+                       (to / kGenerationConfig).string(), fmt::join(missing, ", "));
+}
+
+/// Ranks that see other files would write other bytes.
+void check_same_layout(const comm::Communicator& world, const safetensors::OutputLayout& layout,
+                       const std::string& folder) {
+    Checksum checksum;
+    for (const auto& file : layout.files) checksum.add(file.header.data(), file.header.size());
+    const auto all = world.allgather(checksum.value());
+    if (std::count(all.begin(), all.end(), all.front()) != static_cast<std::ptrdiff_t>(all.size()))
+        throw Error(ExitCode::io_error,
+                    fmt::format("{}: ranks see different files there; wait until the network file system "
+                                "shows the same to all nodes, then run again",
+                                folder),
+                    Scope::all_ranks);
 }
 
 }  // namespace
@@ -192,37 +222,45 @@ void copy_companions(const fs::path& from, const fs::path& to) {
 void run_export(const comm::Communicator& world, const config::CommandLine& line, Pulse& pulse,
                 Interruption& interruption) {
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, pulse);
-    const Settings settings = io::read_train_state(checkpoint, pulse).settings;
-    const std::vector<ExportedSection> sections = choose_sections(checkpoint, settings, line.section);
-    if (line.adapter) return export_adapter(world, checkpoint, sections, line.to, pulse, interruption);
+    io::TrainState state;
+    std::vector<ExportedSection> sections;
+    comm::agree(world, [&] {
+        state = io::read_train_state(checkpoint, pulse);
+        sections = choose_sections(checkpoint, state.settings, line.section);
+    });
+    if (line.adapter)
+        return export_adapter(world, checkpoint, sections, state.ends, line.to, pulse, interruption);
     const std::string& folder = sections.front().folder;
-    if (!fs::exists(fs::path(folder) / "config.json"))
-        throw Error(ExitCode::input_missing,
-                    fmt::format("{}: the folder that section {} started from is missing; its config.json "
-                                "and tokenizer belong to the export. Run from the directory of the training, "
-                                "or put it back",
-                                folder.empty() ? "\"\"" : folder, sections.front().section),
-                    Scope::all_ranks);
-    safetensors::SafetensorsFolder from(folder, pulse);
-    Contents contents(checkpoint, sections, from, pulse);
-    const safetensors::OutputLayout layout = safetensors::lay_out(contents.tensors());
+    std::optional<safetensors::SafetensorsFolder> from;
+    std::optional<Contents> contents;
+    comm::agree(world, [&] {
+        if (!safetensors::has_file(fs::path(folder) / "config.json"))
+            throw Error(ExitCode::input_missing,
+                        fmt::format("{}: the folder that section {} started from is missing; its config.json "
+                                    "and tokenizer belong to the export. Run from the directory of the "
+                                    "training, or put it back",
+                                    folder.empty() ? "\"\"" : folder, sections.front().section));
+        from.emplace(folder, pulse);
+        contents.emplace(checkpoint, sections, *from, pulse);
+    });
+    const safetensors::OutputLayout layout = safetensors::lay_out(contents->tensors());
+    check_same_layout(world, layout, folder);
     safetensors::SafetensorsWriter writer(line.to, layout, pulse);
     const Interruption::CleanUp clean_up(interruption, [&writer] { writer.discard(); });
-    comm::agree(world, [&] {
-        if (world.rank() == 0) writer.prepare();
-    });
-    comm::agree(world, [&] { contents.write(world.rank(), world.size(), writer); });
+    write_in_parts(world, writer, [&] { contents->write(world.rank(), world.size(), writer); });
     interruption.let_finish(world);
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
-        copy_companions(folder, line.to);
+        const std::string ends = copy_companions(folder, line.to, state.ends, pulse);
         writer.publish();
         std::vector<std::string> names;
         for (const ExportedSection& e : sections) names.push_back(e.section);
-        log::info(
-            "{}: {} tensors of {} of {}{}", line.to, contents.tensors().size() - contents.copied(),
-            fmt::join(names, " and "), checkpoint,
-            contents.copied() > 0 ? fmt::format(", and {} of {}, unchanged", contents.copied(), folder) : "");
+        log::info("{}: {} tensors of {} of {}{}", line.to, contents->tensors().size() - contents->copied(),
+                  fmt::join(names, " and "), checkpoint,
+                  contents->copied() > 0
+                      ? fmt::format(", and {} of {}, unchanged", contents->copied(), folder)
+                      : "");
+        if (!ends.empty()) log::info("{}", ends);
     });
 }
 

@@ -1,6 +1,7 @@
 #include "train/run/export_adapter.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "families/family.hpp"
+#include "safetensors/input_file.hpp"
 #include "safetensors/safetensors_writer.hpp"
 #include "storage/file.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
@@ -108,8 +110,8 @@ void AdapterDelta::add_to(Range block, float* values) const {
 }
 
 void export_adapter(const comm::Communicator& world, const std::string& checkpoint,
-                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse,
-                    Interruption& interruption) {
+                    const std::vector<ExportedSection>& sections, const AnswerEnds& ends,
+                    const std::string& folder, Pulse& pulse, Interruption& interruption) {
     const Lora lora = together(checkpoint, sections);
     std::vector<Source> sources;
     std::vector<safetensors::TensorSpec> tensors;
@@ -127,10 +129,7 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
     layout.files.front().name = kAdapterWeights;
     safetensors::SafetensorsWriter writer(folder, layout, pulse);
     const Interruption::CleanUp clean_up(interruption, [&writer] { writer.discard(); });
-    comm::agree(world, [&] {
-        if (world.rank() == 0) writer.prepare();
-    });
-    comm::agree(world, [&] {
+    write_in_parts(world, writer, [&] {
         std::vector<io::SectionReader> stored;
         for (const ExportedSection& section : sections)
             stored.emplace_back(checkpoint, section.section, pulse);
@@ -144,7 +143,6 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
                 stored[source.section].read(name, shape, io::Stored::weight, all, part);
             source.parameter.write(part, values.data(), writer);
         }
-        writer.sync();
     });
     interruption.let_finish(world);
     comm::agree(world, [&] {
@@ -152,12 +150,19 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
         const std::filesystem::path at(folder);
         // Where the section did not start from a model folder, PEFT is told of the model when it loads.
         const std::filesystem::path model(sections.front().folder);
-        const std::string absolute = std::filesystem::exists(model / "config.json")
-                                         ? std::filesystem::absolute(model).lexically_normal().string()
-                                         : std::string();
-        storage::write_text_durably(at / kAdapterConfig, adapter_config(lora, absolute));
+        const bool has_model = safetensors::has_file(model / "config.json");
+        storage::write_text_durably(
+            at / kAdapterConfig,
+            adapter_config(lora,
+                           has_model ? std::filesystem::absolute(model).lexically_normal().string() : ""));
         writer.publish();
         log::info("{}: adapter of {} tensors, rank {}", folder, layout.tensors.size(), lora.rank);
+        const auto missing = has_model ? missing_ends(model, ends, pulse) : ends.value_or(std::vector<int>());
+        if (!missing.empty())
+            log::info(
+                "the answers that were trained end with token {}, which {} does not name as an end; give "
+                "it as eos_token_id to the program that generates",
+                fmt::join(missing, ", "), has_model ? model.string() : "the model");
     });
 }
 

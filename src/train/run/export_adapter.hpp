@@ -11,6 +11,7 @@
 #include "comm/communicator.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "model/module.hpp"
+#include "train/run/answer_ends.hpp"
 #include "train/run/exported_parameter.hpp"
 #include "train/run/interruption.hpp"
 
@@ -39,10 +40,10 @@ private:
 };
 
 /// Writes the folder of a PEFT adapter, with F32 tensors, from those sections of the checkpoint that have
-/// adapters: those of the models of one folder are one adapter. Collective. Error(usage) where PEFT has no
-/// such adapter; Error(cannot_create, bad_data, io_error).
+/// adapters: those of the models of one folder are one adapter. `ends`: of the answers that were trained.
+/// Collective. Error(usage) where PEFT has no such adapter; Error(cannot_create, bad_data, io_error).
 void export_adapter(const comm::Communicator& world, const std::string& checkpoint,
-                    const std::vector<ExportedSection>& sections, const std::string& folder, Pulse& pulse,
-                    Interruption& interruption);
+                    const std::vector<ExportedSection>& sections, const AnswerEnds& ends,
+                    const std::string& folder, Pulse& pulse, Interruption& interruption);
 
 }  // namespace maestro::train

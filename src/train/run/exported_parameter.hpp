@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "comm/communicator.hpp"
 #include "families/family.hpp"
 #include "safetensors/safetensors_writer.hpp"
 
@@ -26,5 +28,11 @@ struct ExportedParameter {
     /// Writes the elements `block` of the parameter. Error(io_error).
     void write(Range block, const float* values, safetensors::SafetensorsWriter& writer) const;
 };
+
+/// Collective. Rank 0 makes the files, `write` writes this rank's elements, and when all of them are on the
+/// disk, each rank reads back what it wrote. Then the files can be published. Throws on all ranks what a step
+/// throws on one.
+void write_in_parts(const comm::Communicator& world, safetensors::SafetensorsWriter& writer,
+                    const std::function<void()>& write);
 
 }  // namespace maestro::train

@@ -18,27 +18,16 @@ namespace fs = std::filesystem;
 /// The text of config.json; empty where `folder` is no folder of a model. Error(input_missing, bad_data,
 /// io_error).
 std::string read_config_text(const fs::path& folder, Pulse& pulse) {
-    constexpr std::uint64_t kMaxBytes = 1 << 20;
     const fs::path path = folder / "config.json";
-    std::error_code unknown;
-    if (!fs::exists(fs::symlink_status(path, unknown))) {
-        for (const char* name : {safetensors::kSingleFile, safetensors::kIndexFile, "adapter_config.json"})
-            if (fs::exists(folder / name, unknown)) {
-                const safetensors::SafetensorsFolder refused(folder, pulse);
-                throw Error(ExitCode::input_missing,
-                            fmt::format("{}: it is missing; download the whole model folder", path.string()));
-            }
-        return {};
-    }
-    const safetensors::InputFile file(path);
-    if (file.size() == 0 || file.size() > kMaxBytes)
-        throw Error(ExitCode::bad_data,
-                    fmt::format("{}: it has {} bytes, so it is no model's configuration; download the model "
-                                "again",
-                                path.string(), file.size()));
-    std::string text(file.size(), '\0');
-    file.read(text.data(), text.size(), 0, "the configuration", pulse);
-    return text;
+    if (safetensors::has_file(path))
+        return safetensors::read_small_text(path, "a model's configuration", pulse);
+    for (const char* name : {safetensors::kSingleFile, safetensors::kIndexFile, "adapter_config.json"})
+        if (safetensors::has_file(folder / name)) {
+            const safetensors::SafetensorsFolder refused(folder, pulse);
+            throw Error(ExitCode::input_missing,
+                        fmt::format("{}: it is missing; download the whole model folder", path.string()));
+        }
+    return {};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "train/run/job.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <set>
 
 #include "backend/device.hpp"
+#include "base/log.hpp"
 #include "comm/advance.hpp"
 #include "comm/agree.hpp"
 #include "comm/memory.hpp"
@@ -140,6 +142,27 @@ void Job::load_initial() {
 void Job::load(const std::string& checkpoint) {
     load_checkpoint(state(), checkpoint);
     complete_weights();
+}
+
+void Job::find_answer_ends() {
+    const auto& sections = context_.deck.sections;
+    const bool exported =
+        std::any_of(sections.begin(), sections.end(), [](const auto& s) { return s.from_folder; });
+    if (!exported || preflight_.emulation()) return;
+    comm::agree(context_.world, [&] {
+        if (context_.world.rank() != 0) return;
+        answer_ends_ = trained_ends(samples(), context_.pulse);
+        for (std::size_t s = 0; s < sections.size(); ++s) {
+            if (!sections[s].from_folder || !context_.scenario.graph.sections[s].loss) continue;
+            const auto missing = missing_ends(sections[s].weights, answer_ends_, context_.pulse);
+            if (!missing.empty())
+                log::info(
+                    "answers in {} end with token {}, which {} does not name as an end; maestro export adds "
+                    "it to {}",
+                    samples().path().string(), fmt::join(missing, ", "), sections[s].weights,
+                    kGenerationConfig);
+        }
+    });
 }
 
 void Job::complete_weights() {

@@ -13,6 +13,7 @@
 #include "graph/grid.hpp"
 #include "schedule/problem.hpp"
 #include "train/checkpoint/saver.hpp"
+#include "train/run/answer_ends.hpp"
 #include "train/run/memory.hpp"
 #include "train/run/preflight.hpp"
 #include "train/run/run_context.hpp"
@@ -34,6 +35,9 @@ public:
     void load_initial();
     /// Collective. Weights and optimizer states of a verified checkpoint.
     void load(const std::string& checkpoint);
+    /// Collective. Finds which tokens end the answers of the samples, for checkpoints of sections that
+    /// started from a model folder, and logs those that the folder does not name as ends.
+    void find_answer_ends();
 
     const RunContext& context() const { return context_; }
     const workload::SampleTable& table() const { return preflight_.table(); }
@@ -43,8 +47,8 @@ public:
     const std::vector<EdgeEnd>& edges() const { return edges_; }
     /// What checkpoints store of this rank.
     RunState state() const {
-        return {context_.world, context_.deck,        context_.scenario.graph,
-                stages_,        samples().identity(), context_.pulse};
+        return {context_.world, context_.deck, context_.scenario.graph, stages_, samples().identity(),
+                context_.pulse, answer_ends_};
     }
     /// The ranks that run this one's tasks together, the leader first.
     const comm::Communicator& lane() const { return lane_; }
@@ -109,6 +113,7 @@ private:
     std::unique_ptr<workload::CostModel> costs_;
     workload::RankMemory planned_;
     std::vector<std::string> description_;
+    AnswerEnds answer_ends_{};  ///< rank 0
 };
 
 /// Pointers to the job's stages.

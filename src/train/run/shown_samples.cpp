@@ -4,27 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/text_file.hpp"
 #include "comm/agree.hpp"
+#include "train/run/answer_ends.hpp"
 #include "workload/decoding.hpp"
 
 namespace maestro::train {
 
 namespace {
-
-/// The tokens that end the model's answers by the files of its folder.
-std::vector<std::int32_t> ends_of_folder(const std::string& folder) {
-    for (const char* name : {"generation_config.json", "config.json"}) {
-        const auto text = read_text_file((std::filesystem::path(folder) / name).string());
-        if (std::vector<std::int32_t> ends = tokens::end_tokens(text.value_or("")); !ends.empty())
-            return ends;
-    }
-    return {};
-}
 
 /// Cuts a long text in its middle.
 std::string shortened(const std::string& text) {
@@ -95,16 +84,13 @@ void ShownSamples::read(const RunContext& context) {
     section_ = of_deck.name;
     context.pulse.doing("the tokenizer of " + file_.path().string());
     try {
-        detokenizer_ = file_.tokenizer() == "bytes"
-                           ? tokens::Detokenizer::bytes()
-                           : tokens::Detokenizer::from_json(file_.tokenizer_json(context.pulse),
-                                                            file_.path().string() + ": tokenizer_json");
+        detokenizer_ = detokenizer_of(file_, context.pulse);
     } catch (const Error& error) {
         if (error.code() != ExitCode::bad_data) throw;
         why_ids_ = error.what();
     }
     const std::vector<std::int32_t> of_folder =
-        of_deck.from_folder ? ends_of_folder(of_deck.weights) : std::vector<std::int32_t>();
+        of_deck.from_folder ? ends_of_folder(of_deck.weights, context.pulse) : std::vector<std::int32_t>();
     for (std::size_t i = 0; i < samples_.size(); ++i) {
         data::Sample& sample = read_.emplace_back();
         file_.read(samples_[i], sample, data::Part::text, context.pulse);
@@ -114,9 +100,11 @@ void ShownSamples::read(const RunContext& context) {
         const auto target = std::span(sample.tokens).subspan(begin - sample.weights.begin(), end - begin);
         ends_[i] = of_folder;
         // Without the tokenizer, a token that stands at the end alone counts as one that ends an answer.
-        const bool last_ends = detokenizer_ ? detokenizer_->is_special(target.back())
-                                            : std::count(target.begin(), target.end(), target.back()) == 1;
-        if (last_ends) ends_[i].push_back(target.back());
+        const auto last = detokenizer_ ? end_of(target, *detokenizer_)
+                          : std::count(target.begin(), target.end(), target.back()) == 1
+                              ? std::optional(target.back())
+                              : std::nullopt;
+        if (last) ends_[i].push_back(*last);
     }
 }
 

@@ -28,7 +28,7 @@ public:
     /// The number of tokens of the first answer in the i-th sample: the targets that follow each other,
     /// beginning with the first.
     std::int64_t target_tokens(std::size_t i) const { return target_tokens_[i]; }
-    /// Tokens that end the answer of the i-th sample: the special token at the end of its target, and those
+    /// Tokens that end the answer of the i-th sample: the special token that ends its target, and those
     /// that the model's folder names. None: only its length does.
     const std::vector<std::int32_t>& ends(std::size_t i) const { return ends_[i]; }
 

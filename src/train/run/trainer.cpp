@@ -345,6 +345,7 @@ ExitCode run_training(RunContext& context, const config::CommandLine& line, Inte
     directory.load(job);
     interruption.steps_begin();  // a directory that holds a run gets a checkpoint, too
     const std::int64_t done = directory.open(job);
+    job.find_answer_ends();
     ExitCode code = ExitCode::done;
     in_planned_memory(context, preflight.memory(), [&] {
         Trainer trainer(job, directory, interruption, report, line.max_hours, done);

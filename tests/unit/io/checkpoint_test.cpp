@@ -44,6 +44,7 @@ protected:
             partial, describe_train_state(
                          {.step = step,
                           .deck = "deck",
+                          .ends = std::vector<std::int32_t>{151645, 2},
                           .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
                           .defaults = {{"optimizer.clip", "2"}},
                           .samples = 0xfedcba9876543210,
@@ -151,6 +152,7 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     const TrainState state = read_train_state(checkpoint, quiet_);
     EXPECT_EQ(state.step, 12);
     EXPECT_EQ(state.deck, "deck");
+    EXPECT_EQ(state.ends, (std::vector<std::int32_t>{151645, 2}));
     EXPECT_EQ(state.settings.size(), 2u);
     EXPECT_EQ(state.settings.at("run.name"), "a \"name\"\nof two lines");
     EXPECT_EQ(state.defaults.at("optimizer.clip"), "2");

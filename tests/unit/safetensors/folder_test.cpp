@@ -54,8 +54,6 @@ protected:
 
 TEST_F(SafetensorsFolderTest, ReadsOneFileAndFiveToTheSameBits) {
     SafetensorsFolder single(kGolden / "single", pulse_), sharded(kGolden / "sharded", pulse_);
-    EXPECT_EQ(single.files().size(), 1u);
-    EXPECT_EQ(sharded.files().size(), 5u);
     EXPECT_NO_THROW(sharded.open_all());
     const auto specs = safetensors_test::model();
     ASSERT_EQ(single.entries().size(), specs.size());
@@ -86,7 +84,8 @@ TEST_F(SafetensorsFolderTest, FollowsLinks) {
     EXPECT_NO_THROW(linked.open_all());
     fs::remove(folder_.path() / kIndexFile);
     fs::create_symlink("elsewhere", folder_.path() / kSingleFile);
-    EXPECT_THAT(refusal().what, HasSubstr("no model.safetensors")) << "a link to nothing";
+    EXPECT_THAT(refusal().what, HasSubstr("model.safetensors: No such file or directory; download"))
+        << "a link to nothing";
     fs::remove(folder_.path() / kSingleFile);
     fs::create_symlink(kSingleFile, folder_.path() / kSingleFile);
     EXPECT_EQ(refusal().code, ExitCode::input_missing) << "a link to itself";

@@ -60,7 +60,8 @@ TEST_F(SafetensorsWriterTest, WritesTheFilesOfTheReference) {
          {std::pair("single", kMaxShardBytes), std::pair("sharded", kMaxShard)}) {
         const fs::path folder = folder_ / golden;
         const OutputLayout layout = lay_out(model(), max_shard);
-        SafetensorsWriter(folder, layout, pulse_).prepare();
+        SafetensorsWriter first(folder, layout, pulse_);
+        first.prepare();
         {
             std::vector<std::jthread> ranks;
             for (int rank = 0; rank < 4; ++rank)
@@ -71,16 +72,15 @@ TEST_F(SafetensorsWriterTest, WritesTheFilesOfTheReference) {
                         writer.write(i, part(spec, i, rank, 4), weights(i, spec.elements()).data());
                     }
                     writer.sync();
-                    for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
-                        const TensorSpec& spec = layout.tensors[i];
-                        writer.verify(i, part(spec, i, rank, 4), weights(i, spec.elements()).data());
-                    }
+                    writer.verify();
                 });
         }
         EXPECT_THAT(error_of([&] { SafetensorsFolder(folder, pulse_); }).what,
                     HasSubstr("no model.safetensors"))
             << "not whole yet";
-        SafetensorsWriter(folder, layout, pulse_).publish();
+        first.sync();
+        first.verify();
+        first.publish();
         EXPECT_EQ(names_in(folder), names_in(kGolden / golden));
         for (const std::string& name : names_in(folder))
             EXPECT_EQ(bytes_of(folder / name), bytes_of(kGolden / golden / name)) << name;
@@ -103,6 +103,7 @@ TEST_F(SafetensorsWriterTest, RoundTripsLargeTensors) {
             writer.write(0, std::span(&three, 1), values.data());
             writer.write(1, std::span(&all, 1), values.data());
             writer.sync();
+            writer.verify();
             writer.publish();
             SafetensorsFolder written(folder, pulse_);
             const auto found = written.find("w");
@@ -119,9 +120,13 @@ TEST_F(SafetensorsWriterTest, RefusesAFolderWithWeights) {
     write_bytes(folder_ / "config.json", "{}");
     write_bytes(folder_ / "model-00001-of-00007.safetensors.partial", "from an export that did not end");
     write_bytes(folder_ / "model.safetensors.partial", std::string(1000, 'x'));
-    SafetensorsWriter(folder_, layout, pulse_).prepare();
-    EXPECT_EQ(names_in(folder_), (std::vector<std::string>{"config.json", "model.safetensors.partial"}));
-    EXPECT_EQ(fs::file_size(folder_ / "model.safetensors.partial"), layout.files[0].bytes);
+    {
+        SafetensorsWriter writer(folder_, layout, pulse_);
+        writer.prepare();
+        EXPECT_EQ(names_in(folder_), (std::vector<std::string>{"config.json", "model.safetensors.partial"}));
+        EXPECT_EQ(fs::file_size(folder_ / "model.safetensors.partial"), layout.files[0].bytes);
+    }
+    EXPECT_EQ(names_in(folder_), std::vector<std::string>{"config.json"}) << "given up before publish()";
     for (const char* name :
          {"model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json"}) {
         write_bytes(folder_ / name, "");
@@ -152,26 +157,36 @@ TEST_F(SafetensorsWriterTest, RefusesWeightsThatTheFilesCannotHold) {
 }
 
 TEST_F(SafetensorsWriterTest, NoticesWhatTheDiskChanged) {
-    const OutputLayout layout = lay_out({{"w", StoredType::bf16, {1000, 1000}}});
-    SafetensorsWriter writer(folder_, layout, pulse_);
-    writer.prepare();
+    const OutputLayout layout = lay_out({{"w", StoredType::bf16, {1000, 1000}}, {"v", StoredType::f32, {1}}});
     const std::vector<float> values = weights(0, 1000000);
-    const Extent all = {0, 0, 1000000}, first_half = {0, 0, 500000};
-    writer.write(0, std::span(&all, 1), values.data());
-    writer.sync();
-    EXPECT_NO_THROW(writer.verify(0, std::span(&all, 1), values.data()));
+    const Extent all = {0, 0, 1000000};
     const fs::path path = folder_ / "model.safetensors.partial";
-    std::string bytes = bytes_of(path);
-    bytes.back() = static_cast<char>(bytes.back() ^ 1);
-    write_bytes(path, bytes);
-    EXPECT_NO_THROW(writer.verify(0, std::span(&first_half, 1), values.data()));
-    const auto error = error_of([&] { writer.verify(0, std::span(&all, 1), values.data()); });
-    EXPECT_EQ(error.code, ExitCode::io_error);
-    EXPECT_THAT(error.what, HasSubstr("tensor \"w\": what was read back from byte "));
-    fs::resize_file(path, bytes.size() - 2);
-    EXPECT_EQ(error_of([&] { writer.verify(0, std::span(&all, 1), values.data()); }).code,
-              ExitCode::io_error);
-    EXPECT_EQ(error_of([&] { writer.publish(); }).code, ExitCode::broken_invariant);
+    const std::size_t header = layout.files[0].header.size(), v = header, w = header + 4;
+    for (const auto& [changed, what] :
+         {std::pair(w + 1500000, "tensor \"w\": what was read back from byte "),
+          {v + 3, "tensor \"v\": what"},
+          {header - 1, "its header: what"},
+          {layout.files[0].bytes, "tensor \"w\": what"}}) {  // that many bytes remain
+        {
+            SafetensorsWriter writer(folder_, layout, pulse_);
+            writer.prepare();
+            writer.write(0, std::span(&all, 1), values.data());
+            const Extent one = {0, 0, 1};
+            writer.write(1, std::span(&one, 1), values.data());
+            writer.sync();
+            EXPECT_EQ(error_of([&] { writer.publish(); }).code, ExitCode::broken_invariant) << "not verified";
+            std::string bytes = bytes_of(path);
+            if (changed < bytes.size())
+                bytes[changed] = static_cast<char>(bytes[changed] ^ 1);
+            else
+                bytes.pop_back();
+            write_bytes(path, bytes);
+            const auto error = error_of([&] { writer.verify(); });
+            EXPECT_EQ(error.code, ExitCode::io_error);
+            EXPECT_THAT(error.what, HasSubstr(path.string() + ": " + what));
+        }
+        EXPECT_FALSE(fs::exists(folder_)) << "nothing half written";
+    }
 }
 
 TEST_F(SafetensorsWriterTest, GivesUpWhenCancelled) {
@@ -179,7 +194,8 @@ TEST_F(SafetensorsWriterTest, GivesUpWhenCancelled) {
         bool cancelled() const noexcept override { return true; }
     } cancelled;
     const OutputLayout layout = lay_out({{"w", StoredType::f32, {1}}});
-    SafetensorsWriter(folder_, layout, pulse_).prepare();
+    SafetensorsWriter first(folder_, layout, pulse_);
+    first.prepare();
     const Extent one = {0, 0, 1};
     const float value = 1;
     const auto error =

@@ -194,6 +194,7 @@ void write_folder(const std::string& folder, const std::vector<Piece>& pieces,
         at += extent.count;
     }
     writer.sync();
+    writer.verify();
     writer.publish();
 }
 
