@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/text_file.hpp"
 #include "collective/process_group.hpp"
+#include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
 #include "ops/elementwise.hpp"
@@ -237,9 +238,12 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
 void run_calibration(const comm::Communicator& world, const comm::Topology& topology,
                      const std::string& path) {
     const config::Cluster cluster = measure_machine(world, topology);
+    comm::agree(world, [&] {
+        if (world.rank() == 0)
+            write_text_file(path, to_toml(cluster, fmt::format("Measured by maestro calibrate on {} ranks.",
+                                                               world.size())));
+    });
     if (world.rank() != 0) return;
-    write_text_file(
-        path, to_toml(cluster, fmt::format("Measured by maestro calibrate on {} ranks.", world.size())));
     log::info(
         "{}: {}; fp32 {:.3g} FLOP/s, bf16 {:.3g} FLOP/s, memory {:.3g} bytes/s, link {:.3g} s and {:.3g} "
         "bytes/s",
