@@ -1,5 +1,6 @@
 // A run from start to end. Everything that holds MPI is destroyed before the environment; errors end up here.
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "config/command_line.hpp"
 #include "simulation/simulation.hpp"
 #include "train/run/device.hpp"
+#include "train/run/dry_run.hpp"
 #include "train/run/evaluator.hpp"
 #include "train/run/export.hpp"
 #include "train/run/folder_keys.hpp"
@@ -119,27 +121,41 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         });
         return ExitCode::done;
     }
-    const bool placed = line.command == config::Command::train && !(line.dry_run && world.size() == 1);
+    const bool elsewhere = !line.cluster.empty() || line.memory > 0;  // a dry run for another machine
+    const bool placed =
+        line.command == config::Command::train && !elsewhere && !(line.dry_run && world.size() == 1);
     if (const std::string refusal = graph::launch_refusal(scenario.graph, world.size());
         placed && !refusal.empty())
         throw Error(ExitCode::bad_deck, line.deck + ": " + refusal, Scope::all_ranks);
     world.waiter().set_timeout(deck.run.timeout_s);
     watchdog.set_timeout(deck.run.timeout_s);
     const comm::Topology topology = comm::place_rank(world);  // 4. cores and threads
-    scenario = train::lay_on_nodes(world, topology, deck, std::move(scenario));
+    std::optional<workload::RankDevice> planned_device;
+    if (elsewhere) {
+        std::string cluster;
+        comm::agree(world, [&] {
+            if (world.rank() == 0 && !line.cluster.empty()) cluster = config::read_text(line.cluster);
+        });
+        world.broadcast(cluster);
+        planned_device = train::planned_device_of(line, deck, cluster, scenario);
+    } else {
+        scenario = train::lay_on_nodes(world, topology, deck, std::move(scenario));
+    }
     report.identify(world.rank(), topology.host);
     watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
     interruption.set_saves(saves);
     comm::Heartbeat heartbeat(world, watchdog);
     const comm::RollCall roll_call(world, topology.host);
-    train::RunContext context{.world = world,
-                              .watchdog = watchdog,
-                              .pulse = heartbeat,
-                              .topology = topology,
-                              .device = train::choose_device(world, topology, deck),
-                              .deck = std::move(deck),
-                              .scenario = std::move(scenario),
-                              .end_job = [&](const Error& error) { end_job(error, world, report); }};
+    train::RunContext context{
+        .world = world,
+        .watchdog = watchdog,
+        .pulse = heartbeat,
+        .topology = topology,
+        .device = elsewhere ? backend::Device() : train::choose_device(world, topology, deck),
+        .deck = std::move(deck),
+        .scenario = std::move(scenario),
+        .planned_device = std::move(planned_device),
+        .end_job = [&](const Error& error) { end_job(error, world, report); }};
     if (line.command == config::Command::evaluate) {
         train::run_evaluation(context, line);  // 5. the work
         return ExitCode::done;

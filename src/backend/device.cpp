@@ -42,6 +42,11 @@ Device choose_device(const std::string& wanted, int index, int count, GemmOption
             .gemm = gemm};
 }
 
+LibraryMemory library_memory(GemmOptions gemm, bool cudnn) {
+    return {.workspace = kGemmWorkspace + (gemm.autotune ? kGemmTrial : 0),
+            .reserve = kCodeReserve + (cudnn ? kCudnnReserve : 0)};
+}
+
 Traits traits_of(const Device& device, int threads) {
     return device.gpu ? Traits(1, false, attention_support_of_gpu(device.number)) : Traits(threads, true);
 }

@@ -19,6 +19,11 @@ BackwardForm backward_form(int architecture) {
     }
 }
 
+AttentionSupport attention_support_of(int architecture, std::size_t cudnn) {
+    if (backward_form(architecture) == BackwardForm::none || cudnn == 0) return {};
+    return {.architecture = architecture, .linear_backward = architecture == 90 && cudnn >= kLinearBackward};
+}
+
 std::size_t attention_workspace(const AttentionClass& c, const AttentionSupport& support) {
     // Tensor descriptors, some of them for each sequence, and what alignment adds.
     const std::int64_t fixed = 1024 * std::max<std::int64_t>(128, c.sequences);

@@ -59,6 +59,11 @@ struct AttentionSupport {
     bool linear_backward = false;
     bool operator==(const AttentionSupport&) const = default;
 };
+/// The first version of cuDNN whose deterministic backward pass can take memory linear in the length, on 9.0.
+/// It is also the first one that NVIDIA has tested with empty sequences in ragged backward passes.
+inline constexpr std::size_t kLinearBackward = 92500;
+/// Returns what cuDNN has on an architecture. `cudnn`: its version (91900: 9.19.0), 0 where there is none.
+AttentionSupport attention_support_of(int architecture, std::size_t cudnn);
 /// Where `linear_backward` holds, a plan keeps the gradients of all scores, in bf16, up to so many bytes.
 inline constexpr std::int64_t kMostScoreGradients = std::int64_t{256} << 20;
 

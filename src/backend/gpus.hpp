@@ -1,5 +1,6 @@
 // The GPUs that are visible to a process. Builds without CUDA see none. Functions that take a device number
-// throw Error(broken_invariant) where there is no GPU.
+// throw Error(broken_invariant) where there is no GPU. What libraries take of a GPU's memory is known in
+// every build, so that a run can be planned for GPUs where there are none.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,18 @@ struct LibraryMemory {
     std::size_t workspace = 0;  ///< allocated by the backend, which needs more to benchmark GEMMs
     std::size_t reserve = 0;    ///< estimate: handles, and modules that are loaded at their first use
 };
+/// Bytes of workspace that the backend allocates for GEMMs: what cuBLAS recommends for Hopper.
+inline constexpr std::size_t kGemmWorkspace = std::size_t{32} << 20;
+/// Bytes that it allocates for the trials of GEMMs which accumulate, with GemmOptions::autotune: 512 tiles of
+/// 128 x 256 in fp32, which occupy the multiprocessors of an H100 almost four times.
+inline constexpr std::size_t kGemmTrial = std::size_t{64} << 20;
+// Estimates of memory that CUDA allocates by itself and does not report in advance. Not measured on a GPU
+// yet.
+inline constexpr std::size_t kCodeReserve = std::size_t{128} << 20;  ///< code of kernels, and their stacks
+inline constexpr std::size_t kCudnnReserve = std::size_t{128}
+                                             << 20;  ///< cuDNN's handle, kernels of its plans
+/// `cudnn`: whether cuDNN computes attention.
+LibraryMemory library_memory(GemmOptions gemm, bool cudnn);
 LibraryMemory library_memory_of_gpu(int number, GemmOptions gemm);
 /// Returns for example "NVIDIA H100 80GB HBM3 (architecture 9.0, 79 GiB, PCI 0000:10:00.0)".
 std::string describe_gpu(int number);

@@ -65,6 +65,8 @@ public:
                                    topology_.threads);
         cluster.ranks_per_node = topology_.ranks_on_node;
         cluster.device.memory = static_cast<double>(comm::available_memory()) / topology_.ranks_on_node;
+        cluster.device.kind = "cpu";
+        cluster.device.threads = topology_.threads;
         cluster.device.operation_s = agreed([&] { return operation(); });
         cluster.device.element_flops = agreed([&] { return elements(); });
         cluster.device.memory_bandwidth = agreed([&] { return bandwidth(); });
@@ -217,11 +219,11 @@ config::Cluster measure_machine(const comm::Communicator& world, const comm::Top
 
 std::string to_toml(const config::Cluster& c, const std::string& comment) {
     std::string text = fmt::format(
-        "# {}\n\n[cluster]\nname = \"{}\"\nranks_per_node = {}\n\n[device]\nmemory = "
-        "{:.4g}\nmemory_bandwidth = {:.4g}\n"
+        "# {}\n\n[cluster]\nname = \"{}\"\nranks_per_node = {}\n\n[device]\nkind = \"{}\"\nthreads = {}\n"
+        "memory = {:.4g}\nmemory_bandwidth = {:.4g}\n"
         "element_flops = {:.4g}\noperation_s = {:.4g}\n",
-        comment, c.name, c.ranks_per_node, c.device.memory, c.device.memory_bandwidth, c.device.element_flops,
-        c.device.operation_s);
+        comment, c.name, c.ranks_per_node, c.device.kind, c.device.threads, c.device.memory,
+        c.device.memory_bandwidth, c.device.element_flops, c.device.operation_s);
     for (const config::GemmRate& p : c.device.gemm_rates)
         text += fmt::format("\n[[product]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", p.side,
                             p.fp32_flops, p.bf16_flops);

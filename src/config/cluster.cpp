@@ -37,7 +37,17 @@ Cluster read(const toml::table& root, TableReader& reader) {
                 {{"memory", &cluster.device.memory, true, 1, kMaxRate},
                  {"memory_bandwidth", &cluster.device.memory_bandwidth, true, 1, kMaxRate},
                  {"element_flops", &cluster.device.element_flops, true, 1, kMaxRate},
-                 {"operation_s", &cluster.device.operation_s, false, 0, 1}});
+                 {"operation_s", &cluster.device.operation_s, false, 0, 1},
+                 {"kind", &cluster.device.kind, false, 0, 0, {"cpu", "gpu"}},
+                 {"threads", &cluster.device.threads, false, 1, 4096},
+                 {"window_share", &cluster.device.window_share, false, 0.05, 1},
+                 {"architecture", &cluster.device.architecture, false, 50, 999},
+                 {"cudnn", &cluster.device.cudnn, false, 0, 999999},
+                 {"context_memory", &cluster.device.context_memory, false, 0, kMaxRate},
+                 {"library_memory", &cluster.device.library_memory, false, 0, kMaxRate},
+                 {"nccl_connection_memory", &cluster.device.nccl_connection_memory, false, 0, kMaxRate},
+                 {"host_memory", &cluster.device.host_memory, false, 0, kMaxRate},
+                 {"mpi_reaches_gpus", &cluster.device.mpi_reaches_gpus}});
     for (auto [name, link] : {std::pair{"node", &cluster.node}, std::pair{"network", &cluster.network}})
         reader.fill(table_of(root, name, reader), fmt::format("{}.", name),
                     {{"latency_s", &link->latency_s, true, 0, 1},

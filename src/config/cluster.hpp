@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,19 @@ struct Device {
     double memory_bandwidth = 0;  ///< bytes/s
     double element_flops = 0;     ///< per second, element-wise operations
     double operation_s = 0;       ///< fixed cost of an operation, besides its work
+    /// "cpu" or "gpu". Empty, as in files that do not say: a GPU where run.device is "cuda", otherwise a CPU.
+    std::string kind = {};
+    std::int64_t threads = 1;  ///< of a rank, on a CPU
+    /// Share of the memory that is free for a rank which open windows may fill: files and MPI need the rest.
+    double window_share = 0.8;
+    // Of GPUs alone. Memory in bytes; the first three are estimates.
+    double context_memory = 512.0 * (1 << 20);          ///< a process's CUDA context
+    std::optional<double> library_memory = {};          ///< code and handles of libraries
+    std::optional<double> nccl_connection_memory = {};  ///< NCCL's buffers to another rank of a group
+    double host_memory = 0;                             ///< a rank's share of its host's; 0: not known
+    std::int64_t architecture = 90;                     ///< compute capability times 10
+    std::int64_t cudnn = 91900;                         ///< version of cuDNN (9.19.0); 0: none
+    bool mpi_reaches_gpus = false;                      ///< MPI is CUDA-aware
     std::vector<GemmRate> gemm_rates;
 };
 struct Link {

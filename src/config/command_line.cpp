@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -18,7 +21,8 @@ namespace po = boost::program_options;
 constexpr const char* kUsage =
     R"(maestro trains compound models: sections of ranks, each with its own model and layout.
 
-  maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
+  maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H]
+                   [--dry-run [--cluster CLUSTER.toml | --memory BYTES] [--json]]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--show N] [--set KEY=VALUE]...
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
@@ -27,14 +31,41 @@ constexpr const char* kUsage =
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
-Evaluation runs on any number of ranks, a simulation as one process for a deck of any size. Calibration
-measures the machine with as many ranks as will train on it.
+Evaluation runs on any number of ranks, a simulation and a dry run as one process for a deck of any size.
+Calibration measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` lists the options of a command.)";
 
 constexpr const char* kCommands = "train, evaluate, simulate, calibrate, import, export";
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
+}
+
+/// Returns the bytes that "80GiB", "80 GB", "80e9" or "85899345920" say.
+double bytes_of(const std::string& text) {
+    static const std::map<std::string, double> units = {{"", 1},
+                                                        {"B", 1},
+                                                        {"kB", 1e3},
+                                                        {"KB", 1e3},
+                                                        {"MB", 1e6},
+                                                        {"GB", 1e9},
+                                                        {"TB", 1e12},
+                                                        {"KiB", 1024.0},
+                                                        {"MiB", 1 << 20},
+                                                        {"GiB", 1 << 30},
+                                                        {"TiB", 1024.0 * (1 << 30)}};
+    char* end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    const std::string unit = std::string(end).substr(std::min(std::strlen(end), std::strspn(end, " ")));
+    const auto factor = units.find(unit);
+    constexpr double kMost = 1e18;
+    if (end == text.c_str() || factor == units.end() || !(number * factor->second >= 1) ||
+        !(number * factor->second <= kMost))
+        refuse(
+            fmt::format("--memory {}: not a number of bytes; write the memory of a rank, such as 80GiB, "
+                        "80GB, 80e9 or 85899345920",
+                        text));
+    return number * factor->second;
 }
 
 po::options_description options_of(Command command, CommandLine& line) {
@@ -69,7 +100,20 @@ po::options_description options_of(Command command, CommandLine& line) {
         add("max-hours", po::value(&line.max_hours),
             "stop with a checkpoint and exit code 75 after this many hours");
         add("dry-run", po::bool_switch(&line.dry_run),
-            "check the deck and its files, print sections, memory and ranks, and do not train");
+            "check the deck, its files and the run directory, print ranks, memory and checkpoints, and do "
+            "not "
+            "train: on all ranks, or in one process for a deck of any size");
+        add("cluster", po::value(&line.cluster),
+            "with --dry-run: a TOML file with the machines that will train (inputs/clusters/), which need "
+            "not "
+            "be this one; the time of a step is predicted as well");
+        add("memory", po::value<std::string>()->value_name("BYTES")->notifier([&](const std::string& text) {
+            line.memory = bytes_of(text);
+        }),
+            "with --dry-run: the memory of a rank of another machine (of its GPU where run.device is cuda), "
+            "such as 80GiB, 80e9 or 85899345920");
+        add("json", po::bool_switch(&line.json),
+            "with --dry-run: print a JSON object as the last line (docs/running_on_clusters.md)");
     } else if (command == Command::simulate) {
         add("cluster", po::value(&line.cluster),
             "TOML file with the rates of the machines (inputs/clusters/): task times are predicted from the "
@@ -121,6 +165,17 @@ void check_simulation(const CommandLine& line) {
         refuse(
             fmt::format("--policy {}: no such policy; policies: {}", line.policy, fmt::join(policies, ", ")));
     if (!(line.noise >= 0 && line.noise <= 2)) refuse("--noise must be a number from 0 to 2");
+}
+
+void check_dry_run(const CommandLine& line) {
+    if (!line.cluster.empty() && line.memory > 0)
+        refuse("--cluster and --memory exclude each other: a cluster file says the memory of a rank");
+    if (line.dry_run) return;
+    for (const auto& [requested, option] :
+         {std::pair{!line.cluster.empty(), "--cluster"}, std::pair{line.memory > 0, "--memory"},
+          std::pair{line.json, "--json"}})
+        if (requested)
+            refuse(fmt::format("{} is for --dry-run; training uses the machine that it runs on", option));
 }
 
 }  // namespace
@@ -191,6 +246,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     if (line.command == Command::evaluate && line.checkpoint.empty())
         refuse("evaluate needs --checkpoint PATH");
     if (line.command == Command::simulate) check_simulation(line);
+    if (line.command == Command::train) check_dry_run(line);
     if (!(line.max_hours >= 0)) refuse("--max-hours must be a number of hours, not negative");
     return line;
 }

@@ -16,12 +16,15 @@ struct CommandLine {
     std::string resume = "none";   ///< auto, none or a path
     double max_hours = 0;          ///< 0: no limit
     bool dry_run = false;
+    double memory = 0;        ///< train --dry-run: bytes of a rank of another machine; 0: none is requested
+    bool json = false;        ///< train --dry-run: print a JSON object as the last line
     std::string checkpoint;   ///< evaluate, export: a checkpoint or a run
     std::string section, to;  ///< export: which section, and the folder to write
     bool adapter = false;     ///< export: the adapter of a section with LoRA alone
     bool exchange_images = false;
     std::int64_t show = 0;  ///< evaluate: samples that are shown with decoded answers
-    std::string policy, costs, cluster, measured, replay, timeline;  ///< simulate
+    std::string cluster;    ///< simulate, train --dry-run
+    std::string policy, costs, measured, replay, timeline;  ///< simulate
     double noise = 0;        ///< simulate: relative standard deviation of task times
     std::uint64_t seed = 1;  ///< simulate: of the noise
     std::int64_t step = 0;   ///< simulate: the step whose samples are used; 0: the default

@@ -11,6 +11,7 @@
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
+#include "workload/rank_device.hpp"
 
 namespace maestro::emulation {
 
@@ -43,19 +44,18 @@ std::string Emulation::describe() const {
         scenario_.cluster->name, settings_.cluster, settings_.time_scale, settings_.message_scale);
 }
 
-void Emulation::fit(workload::MemoryPlan& plan) const {
-    const graph::SectionGraph& graph = scenario_.graph;
-    workload::choose_windows(plan, graph, scenario_.cluster->device.memory);
-    const int rank = workload::max_memory_rank(plan, graph);
-    const workload::RankMemory memory = workload::memory_of(plan, graph, rank);
-    if (memory.total() <= scenario_.cluster->device.memory) return;
-    throw Error(
-        ExitCode::device_memory,
-        fmt::format(
-            "rank {} would need {}; the emulated device of {} has {:.0f} MiB; use a smaller window or "
-            "micro_batch, train.recompute = \"cheap\" or \"layer\", or more replicas",
-            rank, memory.describe(), settings_.cluster, scenario_.cluster->device.memory / (1 << 20)),
-        Scope::all_ranks);
+workload::MemoryPlan Emulation::plan_memory(const workload::SampleTable& table, workload::Probes& probes,
+                                            const config::Deck& deck, const std::string& advice) const {
+    const workload::RankDevice device = workload::rank_device_of(*scenario_.cluster, deck.run);
+    workload::MemoryPlan plan =
+        workload::plan_memory(scenario_, table, probes, device, workload::plan_options_of(deck));
+    if (const std::string lack = workload::shortage(plan, scenario_.graph, device); !lack.empty())
+        throw Error(ExitCode::device_memory,
+                    workload::refusal(
+                        fmt::format("the emulated device of {} is too small: {}", settings_.cluster, lack),
+                        advice, plan, scenario_.graph),
+                    Scope::all_ranks);
+    return plan;
 }
 
 void Emulation::check_times(const workload::CostModel& costs, const workload::SampleTable& table) const {
@@ -83,6 +83,10 @@ void Emulation::check_times(const workload::CostModel& costs, const workload::Sa
 workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
                                        const workload::SampleTable& table) const {
     workload::MemoryPlan small = plan;
+    // The emulated device is memory of the host, without libraries.
+    small.shares_scratch = true;
+    small.libraries = {};
+    small.snapshots = false;
     const Scales scales = scales_of(settings_);
     const auto padded = [](double bytes) { return static_cast<std::size_t>(bytes) + kAlignment; };
     for (std::size_t e = 0; e < small.channels.size(); ++e) {
@@ -117,6 +121,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
         const auto backend = backend::make_meta();
         const auto module = make_module(*backend, s, workload::meta_mesh_of(scenario_, s), comm::sleep_until);
         stage.footprint.parameters = module->parameters().bytes();
+        stage.footprint.gradients = module->parameters().gradient_bytes();
         stage.footprint.optimizer = module->parameters().optimizer_states();
         stage.footprint.frozen_shard = module->parameters().frozen_shard_bytes();
         stage.footprint.sync_scratch = module->parameters().sync_scratch();

@@ -30,9 +30,10 @@ public:
     Emulation(const workload::Scenario& scenario, const config::Emulated& settings, double timeout_s);
 
     std::string describe() const;  ///< one line for the log
-    /// Chooses the windows that the memory of the emulated device allows. Throws Error(device_memory,
-    /// all_ranks) if a rank needs more.
-    void fit(workload::MemoryPlan& plan) const;
+    /// Returns what the ranks need on emulated devices, with the windows that their memory allows. Throws
+    /// Error(device_memory, all_ranks) if one needs more than it has; `advice` says what to do.
+    workload::MemoryPlan plan_memory(const workload::SampleTable& table, workload::Probes& probes,
+                                     const config::Deck& deck, const std::string& advice) const;
     /// Throws Error(bad_deck, all_ranks) if a task would sleep longer than a rank may make no progress.
     void check_times(const workload::CostModel& costs, const workload::SampleTable& table) const;
     /// The memory that this program uses for such a plan: rows of scaled width, hardly any weights.

@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "base/error.hpp"
 #include "storage/file.hpp"
@@ -20,21 +24,56 @@ bool holds_run(const fs::path& directory) {
             !fs::is_empty(directory / "checkpoints", ignored));
 }
 
-void prepare_run_directory(const fs::path& directory) {
-    std::error_code error;
-    fs::create_directories(directory / "checkpoints", error);
-    const fs::path probe = directory / ".probe";
+namespace {
+
+/// Returns why no file can be written there, "" where one can. Leaves none.
+std::string try_to_write(const fs::path& directory) {
+    const fs::path probe = directory / fmt::format(".probe-{}", ::getpid());
+    errno = 0;
     std::ofstream file(probe);
     file << std::string(4096, '.');
     file.close();
-    const bool written = !error && static_cast<bool>(file);
-    fs::remove(probe, error);
-    if (!written) {
+    const std::string why = file ? "" : std::strerror(errno);
+    std::error_code ignored;
+    fs::remove(probe, ignored);
+    return why;
+}
+
+[[noreturn]] void refuse(const fs::path& directory, const std::string& why) {
+    throw Error(ExitCode::cannot_create,
+                fmt::format("{}: cannot write there ({}); choose another run.output, or free space and "
+                            "permissions",
+                            directory.string(), why));
+}
+
+}  // namespace
+
+void check_run_directory(const fs::path& directory) {
+    std::vector<fs::path> missing;  // the innermost first
+    std::error_code error;
+    for (fs::path at = directory / "checkpoints"; !at.empty() && !fs::exists(at, error);
+         at = at.parent_path())
+        missing.push_back(at);
+    std::string why;
+    std::size_t made = missing.size();  // missing[made] and those after it have been made
+    while (made > 0 && why.empty()) {
+        if (fs::create_directory(missing[made - 1], error))
+            --made;
+        else
+            why = error ? error.message() : "something else appeared there";
+    }
+    if (why.empty()) why = try_to_write(directory);
+    for (std::size_t i = made; i < missing.size(); ++i) fs::remove(missing[i], error);  // only if empty
+    if (!why.empty()) refuse(directory, why);
+}
+
+void prepare_run_directory(const fs::path& directory) {
+    std::error_code error;
+    fs::create_directories(directory / "checkpoints", error);
+    const std::string why = error ? error.message() : try_to_write(directory);
+    if (!why.empty()) {
         fs::remove(directory / "checkpoints", error);  // only if empty: what was there stays
-        throw Error(
-            ExitCode::cannot_create,
-            fmt::format("{}: cannot write there; choose another run.output, or free space and permissions",
-                        directory.string()));
+        refuse(directory, why);
     }
     // Otherwise a loss of power could take the directory away with everything that is synced in it.
     storage::sync(directory);

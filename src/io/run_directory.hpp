@@ -19,6 +19,10 @@ void prepare_run_directory(const std::filesystem::path& directory);
 /// the name. The caller holds the directory's lock. Error(io_error).
 std::filesystem::path set_aside(const std::filesystem::path& path, const std::string& ending);
 
+/// Finds out whether a run could write there: makes what is missing of it, tries it with a small file, and
+/// removes both. Throws as prepare_run_directory().
+void check_run_directory(const std::filesystem::path& directory);
+
 /// Bytes that this user may still write below `directory`; 0 where that is not known.
 std::uint64_t free_space(const std::filesystem::path& directory);
 /// Throws storage::NoRoom where less than `bytes` are free below `directory`.

@@ -38,6 +38,18 @@ bool still_there(int descriptor, const fs::path& path) {
            open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
+std::string owner_of(int descriptor) {
+    std::array<char, 512> owner{};
+    if (::pread(descriptor, owner.data(), owner.size() - 1, 0) <= 0) return "another process";
+    return owner.data();
+}
+
+[[noreturn]] void refuse_in_use(const fs::path& directory, const std::string& owner) {
+    throw Error(ExitCode::cannot_create,
+                fmt::format("{}: in use by {}; wait for its end, or set another run.output",
+                            directory.string(), owner));
+}
+
 std::string this_process() {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
@@ -47,6 +59,15 @@ std::string this_process() {
 }
 
 }  // namespace
+
+void check_not_in_use(const fs::path& directory) {
+    const storage::Descriptor file(directory / ".lock", O_RDONLY);
+    if (!file) return;
+    struct flock whole = {};
+    whole.l_type = F_WRLCK;
+    if (::fcntl(file.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK)
+        refuse_in_use(directory, owner_of(file.get()));
+}
 
 RunLock::RunLock(const fs::path& directory) : directory_(directory) {
     const fs::path path = directory / ".lock";
@@ -64,13 +85,9 @@ RunLock::RunLock(const fs::path& directory) : directory_(directory) {
         if (!file_) refuse(fmt::format("cannot write there: {}", std::strerror(errno)));
         const int failed = lock(file_.get());
         if (failed == EAGAIN) {
-            std::array<char, 512> owner{};
-            if (::pread(file_.get(), owner.data(), owner.size() - 1, 0) <= 0)
-                std::strcpy(owner.data(), "another process");
+            const std::string owner = owner_of(file_.get());
             file_ = {};
-            throw Error(ExitCode::cannot_create,
-                        fmt::format("{}: in use by {}; wait for its end, or set another run.output",
-                                    directory.string(), owner.data()));
+            refuse_in_use(directory, owner);
         }
         if (failed != 0)
             warning_ = fmt::format("{}: cannot be locked ({}); see to it that no other job writes there",

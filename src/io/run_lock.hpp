@@ -9,6 +9,10 @@
 
 namespace maestro::io {
 
+/// Throws Error(cannot_create) where a process holds the lock of this directory. Takes no lock, makes
+/// nothing.
+void check_not_in_use(const std::filesystem::path& directory);
+
 class RunLock {
 public:
     RunLock() = default;  ///< holds nothing

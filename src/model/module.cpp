@@ -173,6 +173,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     scratch.reset();
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
+                        .gradients = module->parameters().gradient_bytes(),
                         .optimizer = module->parameters().optimizer_states(),
                         .frozen_shard = module->parameters().frozen_shard_bytes(),
                         .sync_scratch = module->parameters().sync_scratch(),

@@ -313,6 +313,7 @@ struct Footprint {
     std::size_t saved = 0;         ///< bytes of activations kept from forward to backward
     std::size_t scratch = 0;       ///< peak bytes of temporary memory within a task
     std::size_t parameters = 0;    ///< bytes of weights and gradients
+    std::size_t gradients = 0;     ///< the part of these for gradients
     std::int64_t optimizer = 0;    ///< weights whose optimizer states this rank keeps, padding included
     std::size_t frozen_shard = 0;  ///< bytes of this rank's shard of the frozen weights, padding included
     std::size_t sync_scratch = 0;  ///< bytes of temporary memory for sums of gradients, beside that of tasks

@@ -49,6 +49,7 @@ public:
     const Tensor& master() const { return master_; }
     std::int64_t size() const { return weights_.size(); }
     std::size_t bytes() const;  ///< of all arrays
+    std::size_t gradient_bytes() const { return gradient_buffer_.bytes(); }
 
     /// Returns this rank's shard of the flat arrays, along the data axes. All shards have the same size.
     Range shard() const { return shard_; }

@@ -213,6 +213,12 @@ std::size_t ParameterStore::bytes() const {
     return bytes;
 }
 
+std::size_t ParameterStore::gradient_bytes() const {
+    std::size_t bytes = 0;
+    for (const ParameterGroup& g : groups_) bytes += g.gradient_bytes();
+    return bytes;
+}
+
 std::size_t ParameterStore::copies_scratch() const {
     std::size_t max_bytes = 0;  // groups are reduced one after another
     for (const ParameterGroup& g : groups_) max_bytes = std::max(max_bytes, g.copies_scratch());

@@ -70,6 +70,7 @@ public:
     std::int64_t optimizer_states() const;   ///< weights with optimizer states on a rank, padding included
     std::size_t frozen_shard_bytes() const;  ///< of this rank's shard of the frozen weights, padding included
     std::size_t bytes() const;               ///< of all arrays
+    std::size_t gradient_bytes() const;      ///< of those of gradients
     /// Return the bytes of scratch memory for all groups, one after another: for
     /// ParameterGroup::sum_copies(), and for launch_reduce() of one group while the norm of another one's
     /// shard is computed.

@@ -83,9 +83,9 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
             if (int& window = inputs.problem.stages[s].window; window == 0) window = replay.windows[s];
     }
     if (cluster) {
-        inputs.memory = workload::measure_memory(scenario, table, probes, 1);
-        inputs.device_memory = cluster->device.memory;
-        workload::choose_windows(inputs.memory, graph, cluster->device.memory);
+        inputs.memory = workload::plan_memory(scenario, table, probes, source.device, source.plan);
+        inputs.device_memory = source.device.memory;
+        inputs.shortage = workload::shortage(inputs.memory, graph, source.device);
         for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
             inputs.problem.stages[s].window = inputs.memory.stages[s].window;
         if (source.replay.empty()) {

@@ -7,6 +7,7 @@
 #include "schedule/problem.hpp"
 #include "workload/counts.hpp"
 #include "workload/memory.hpp"
+#include "workload/rank_device.hpp"
 #include "workload/scenario.hpp"
 #include "workload/step_tail.hpp"
 
@@ -18,7 +19,8 @@ struct Inputs {
     workload::MemoryPlan memory;               ///< empty without models, like the next two
     std::vector<workload::StepEnd> ends;       ///< by stage
     std::vector<workload::StepCounts> counts;  ///< by section
-    double device_memory = 0;                  ///< bytes of a rank
+    double device_memory = 0;                  ///< bytes that are free for a rank
+    std::string shortage;                      ///< of memory; empty: everything fits, or it is not known
     double latency_s = 0;                      ///< of a message
     std::int64_t step = 1;
     double measured_s =
@@ -28,15 +30,19 @@ struct Inputs {
 
 /// Runs that provide task times, as directories or "".
 struct Source {
-    std::string measured;   ///< scales the predicted times of each section and phase to those of its tasks
-    std::string replay;     ///< replaces the times of one step by those of its tasks
-    std::int64_t step = 0;  ///< counted from 1; 0: the first, of a replay the last recorded one
+    std::string measured =
+        {};                   ///< scales the predicted times of each section and phase to those of its tasks
+    std::string replay = {};  ///< replaces the times of one step by those of its tasks
+    std::int64_t step = 0;    ///< counted from 1; 0: the first, of a replay the last recorded one
+    /// The device of each rank, where the scenario has a cluster, and how the run is planned there.
+    workload::RankDevice device = {};
+    workload::PlanOptions plan = {};
 };
 
 /// A step of the scenario with the samples of the file `path`, whose marker it takes. Task times are those of
 /// its models on its cluster, or of the replayed run; without a cluster links cost nothing. Windows of 0 are
-/// chosen from the device's memory, without a cluster they are those of the replayed run. Throws what reading
-/// samples and metrics throws.
+/// chosen from the device's memory as `train` does, without a cluster they are those of the replayed run.
+/// Throws what reading samples and metrics throws.
 Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Source& source);
 
 }  // namespace maestro::simulation

@@ -140,6 +140,7 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
     }
     if (result.policy != "one-size" && !inputs.memory.stages.empty()) {
         result.device_memory = inputs.device_memory;
+        result.shortage = inputs.shortage;
         for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s)
             result.memory.push_back(
                 workload::memory_of(inputs.memory, graph, graph::first_rank_of(graph, s)));
@@ -175,11 +176,12 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
                             percent(result.lower_bound_s > 0 ? load / result.lower_bound_s : kNone, 1),
                             percent(idle_of(result, s), 1));
         if (memory) {
-            const double bytes = result.memory[s].total();
+            const double bytes = result.memory[s].needed();
+            const bool too_large = !result.shortage.empty() && bytes > result.device_memory;
             text += fmt::format(
                 "{:>8}{:>12.3f}{}",
                 result.problem.stages[s].loss ? "-" : fmt::format("{}", result.problem.stages[s].window),
-                bytes / 1e9, bytes > result.device_memory ? "  does not fit" : "");
+                bytes / 1e9, too_large ? "  does not fit" : "");
         }
         text += static_cast<int>(s) == critical && result.policy != "one-size" ? "  critical\n" : "\n";
     }
@@ -219,6 +221,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
                 total(&workload::StepCounts::dp_bytes) / 1e9);
     }
     if (memory) text += fmt::format("\na rank of the device has {:.3f} GB", result.device_memory / 1e9);
+    if (!result.shortage.empty()) text += "\nit does not fit: " + result.shortage;
     return text;
 }
 
@@ -230,7 +233,7 @@ nlohmann::ordered_json stage_json(const Result& result, int stage, const std::ve
                                    {"idle", idle_of(result, s)}};
     if (result.memory.empty()) return json;
     json["window"] = result.problem.stages[s].window;
-    json["memory_bytes"] = result.memory[s].total();
+    json["memory_bytes"] = result.memory[s].needed();
     return json;
 }
 
@@ -303,9 +306,9 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     if (!result.memory.empty()) {
         json["peak_memory_bytes"] =
             std::max_element(result.memory.begin(), result.memory.end(), [](const auto& a, const auto& b) {
-                return a.total() < b.total();
-            })->total();
-        json["fits"] = json["peak_memory_bytes"] <= result.device_memory;
+                return a.needed() < b.needed();
+            })->needed();
+        json["fits"] = result.shortage.empty();
     }
     return json.dump();
 }
@@ -334,6 +337,20 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
 }
 
 namespace {
+
+/// Simulates a step, with the deck's keys for what `options` leaves to them: moves, dispatch and the step.
+Result simulate_inputs(Inputs inputs, const graph::SectionGraph& graph, const config::Deck& deck,
+                       Options options) {
+    options.step = inputs.step;
+    options.moves = deck.schedule.moves;
+    options.dispatch =
+        deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready : schedule::Dispatch::planned;
+    const schedule::Dispatch dispatch = options.dispatch;
+    Result result = simulate_step(std::move(inputs.problem), options);
+    complete(result, graph, inputs, dispatch);
+    return result;
+}
+
 /// Replaces the costs of a section's stages by their sums: in one layout every section has one stage.
 void add_up_stages(std::vector<schedule::SampleCost>& samples, const graph::SectionGraph& graph) {
     for (schedule::SampleCost& sample : samples) {
@@ -348,6 +365,13 @@ void add_up_stages(std::vector<schedule::SampleCost>& samples, const graph::Sect
     }
 }
 }  // namespace
+
+Result predict_step(const config::Deck& deck, const workload::Scenario& scenario,
+                    const workload::RankDevice& device) {
+    return simulate_inputs(
+        inputs_of(scenario, deck.data.train, {.device = device, .plan = workload::plan_options_of(deck)}),
+        scenario.graph, deck, {.policy = deck.schedule.policy});
+}
 
 void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
     const std::string policy = line.policy.empty() ? deck.schedule.policy : line.policy;
@@ -364,8 +388,12 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
         if (!line.cluster.empty())
             scenario = workload::on_cluster(
                 std::move(scenario), config::parse_cluster(config::read_text(line.cluster), line.cluster));
-        inputs = inputs_of(scenario, deck.data.train,
-                           {.measured = line.measured, .replay = line.replay, .step = line.step});
+        Source source{.measured = line.measured, .replay = line.replay, .step = line.step};
+        if (scenario.cluster) {
+            source.device = workload::rank_device_of(*scenario.cluster, deck.run);
+            source.plan = workload::plan_options_of(deck);
+        }
+        inputs = inputs_of(scenario, deck.data.train, source);
         if (!line.replay.empty())
             log::info(
                 "{}: the tasks of step {} took {:.6g} s from first to last, the rest of the step {:.6g} s",
@@ -376,15 +404,8 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
         inputs.problem.samples = read_costs(line.costs, of_deck);
         if (policy == "one-size") add_up_stages(inputs.problem.samples, of_deck);
     }
-    const schedule::Dispatch dispatch =
-        deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready : schedule::Dispatch::planned;
-    Result result = simulate_step(std::move(inputs.problem), {.policy = policy,
-                                                              .step = inputs.step,
-                                                              .moves = deck.schedule.moves,
-                                                              .dispatch = dispatch,
-                                                              .noise = line.noise,
-                                                              .seed = line.seed});
-    complete(result, graph, inputs, dispatch);
+    const Result result = simulate_inputs(std::move(inputs), graph, deck,
+                                          {.policy = policy, .noise = line.noise, .seed = line.seed});
     if (!line.timeline.empty()) write_text_file(line.timeline, to_csv(result, graph));
     log::info("{}", describe(result, graph));
     log::info("{}", to_json(result, graph));

@@ -26,6 +26,7 @@ struct Result {
     std::vector<workload::StepCounts> counts;  ///< of each section; empty: not known
     std::vector<workload::RankMemory> memory;  ///< of a rank of each stage; empty: not known
     double device_memory = 0;                  ///< bytes that it has
+    std::string shortage;                      ///< see Inputs
 };
 
 struct Options {
@@ -52,6 +53,11 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph);
 /// `section,replica,sample,phase,start_s,end_s`, a line for every sample of every task; with a last column
 /// `stage` if a section has several.
 std::string to_csv(const Result& result, const graph::SectionGraph& graph);
+
+/// Returns what run_simulation() prints for the first step of the deck, on such devices of the scenario's
+/// cluster.
+Result predict_step(const config::Deck& deck, const workload::Scenario& scenario,
+                    const workload::RankDevice& device);
 
 /// The command: reads the inputs, simulates, prints, and writes the timeline if one is requested.
 /// `scenario` is the deck's.

@@ -66,6 +66,10 @@ std::string nccl_version();
 /// Bytes of a GPU's memory that NCCL may take for the buffers of one connection between two ranks of a group:
 /// an estimate. 0 in a program that was built without NCCL.
 std::size_t nccl_connection_bytes();
+/// The same of a program that has NCCL. Sends and receives between two GPUs of a node open up to 32 channels
+/// of 10 MiB to receive and 2 MiB to send: seen on H100s (github.com/NVIDIA/nccl/issues/1685), where
+/// NCCL_MAX_P2P_NCHANNELS does not say less.
+inline constexpr std::size_t kNcclConnectionBytes = 32 * (std::size_t{10 + 2} << 20);
 /// Connections of a rank whose buffers are counted in the memory plan: seven other ranks of the node, and one
 /// for all ranks on other nodes, since connections through a network share their buffers.
 inline constexpr int kMaxNcclConnections = 8;

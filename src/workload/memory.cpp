@@ -160,14 +160,15 @@ void MemoryPlan::set_window(int stage, int window, const graph::SectionGraph& gr
 }
 
 std::string RankMemory::describe() const {
-    std::string text = fmt::format("{:.0f} MiB", mib(total()));
+    std::string text = fmt::format("{:.0f} MiB", mib(needed()));
     const char* before = ": ";
+    const double here = on_gpu ? 0 : 1;  // what is in the memory of a GPU's host does not count
     for (const auto& [bytes, what] :
          {std::pair{weights, optimizer > 0 ? "for weights and gradients" : "for weights"},
           std::pair{optimizer, "for the optimizer's moments"}, std::pair{activations, "for activations"},
           std::pair{scratch, "for scratch"}, std::pair{channels, "for rows in transit"},
-          std::pair{decoding, "to decode answers"}, std::pair{messages, "for messages"},
-          std::pair{samples, "for samples"}, std::pair{snapshot, "for the copy that is saved"},
+          std::pair{decoding, "to decode answers"}, std::pair{here * messages, "for messages"},
+          std::pair{here * samples, "for samples"}, std::pair{snapshot, "for the copy that is saved"},
           std::pair{libraries, "for the workspace of libraries"},
           std::pair{reserve, "reserved for libraries"}})
         if (bytes > 0) {
@@ -252,6 +253,7 @@ double snapshot_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int
 
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
+    memory.on_gpu = !plan.shares_scratch;
     double samples_of_step = 0;
     std::vector<double> scratch(graph.sections.size(), 0.0);  // of tasks; stages of a section share it
     double sync_scratch = 0;  // of sums, which run beside the tasks of all stages
@@ -259,6 +261,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         if (!graph::holds(graph, s, rank)) continue;
         const StageMemory& stage = plan.stages[s];
         memory.weights += static_cast<double>(stage.footprint.parameters);
+        memory.gradients += static_cast<double>(stage.footprint.gradients);
         memory.optimizer +=
             2.0 * static_cast<double>(plan.moment_bytes) * static_cast<double>(stage.footprint.optimizer);
         memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
@@ -268,7 +271,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         sync_scratch += static_cast<double>(stage.footprint.sync_scratch);
         memory.samples = std::max(memory.samples, stage.samples);
         samples_of_step += stage.samples_of_step;
-        memory.reserve += plan.libraries.link * stage.links;
+        memory.transfers += plan.libraries.link * stage.links;
     }
     for (std::size_t s = 0; s < graph.sections.size(); ++s) {
         if (!graph::holds(graph.sections[s], rank)) continue;
@@ -277,16 +280,19 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.libraries += plan.libraries.workspace;
     }
     memory.scratch += sync_scratch;
+    memory.sums = sync_scratch;
     // The stages of a rank take their samples in turn, from one prefetcher: the micro-batch in use, and what
     // is read ahead of it, at most the rest of a step.
     memory.samples += std::max(memory.samples, std::min<double>(kBytesAhead, samples_of_step));
-    memory.reserve += plan.libraries.reserve;
-    if (plan.shares_scratch) memory.snapshot = snapshot_of(plan, graph, rank);
+    (plan.shares_scratch ? memory.snapshot : memory.host_copy) = snapshot_of(plan, graph, rank);
     for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
         memory.messages += static_cast<double>(channel::message_bytes(spec, rank));
-        if (plan.libraries.edges) memory.reserve += static_cast<double>(channel::direct_staging(spec, rank));
+        if (plan.libraries.edges)
+            memory.transfers += static_cast<double>(channel::direct_staging(spec, rank));
     }
+    memory.reserve = memory.transfers;
+    memory.reserve += plan.libraries.reserve;
     return memory;
 }
 
@@ -332,7 +338,7 @@ int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
     double most = 0;
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const int rank = graph::first_rank_of(graph, stage);
-        if (const double bytes = memory_of(plan, graph, rank).total(); bytes > most) {
+        if (const double bytes = memory_of(plan, graph, rank).needed(); bytes > most) {
             most = bytes;
             most_at = rank;
         }

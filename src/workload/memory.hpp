@@ -56,23 +56,31 @@ struct MemoryPlan {
 
 /// Bytes of one rank over its stages and edges.
 struct RankMemory {
+    bool on_gpu = false;     ///< then samples, messages and the copy are in the memory of its host
     double weights = 0;      ///< and gradients, where a section is trained
+    double gradients = 0;    ///< the part of these for gradients
     double optimizer = 0;    ///< moments of its share of the weights
     double activations = 0;  ///< of the micro-batches in flight
     double scratch = 0;      ///< within a task, and as gradients are summed
+    double sums = 0;         ///< the part of it for the sums of gradients
     double channels = 0;     ///< rows and gradients in transit
     double decoding = 0;     ///< keys and values of answers that are decoded
     double messages = 0;     ///< copies of rows and gradients that are sent between nodes
     double samples = 0;      ///< in use and prefetched
     double snapshot = 0;     ///< copy for checkpoints, where the device uses the host's memory
+    double host_copy = 0;    ///< the same in the memory of a GPU's host
     double libraries = 0;    ///< workspace on a GPU
     double reserve = 0;      ///< estimate of what libraries use on a GPU besides
+    double transfers = 0;    ///< the part of it for the buffers of NCCL and CUDA-aware MPI
     /// What is allocated before the first step and kept.
     double buffers() const { return weights + optimizer + activations + scratch + channels + decoding; }
     /// What is in the memory of the GPU, if there is one.
     double on_device() const { return buffers() + libraries + reserve; }
     double total() const { return on_device() + messages + samples + snapshot; }
-    std::string describe() const;  ///< "812 MiB: 300 for weights and gradients, ..."
+    /// What has to fit into the memory of the device, and into that of the host besides.
+    double needed() const { return on_gpu ? on_device() : total(); }
+    double on_host() const { return on_gpu ? messages + samples + host_copy : 0; }
+    std::string describe() const;  ///< needed(): "812 MiB: 300 for weights and gradients, ..."
 };
 
 /// Windows as in the scenario, 0 where it leaves them open. `traits` are those of the device that is planned

@@ -12,7 +12,7 @@ import time
 import h5py
 import numpy as np
 import pytest
-from conftest import FOUR_RANKS, TWO_RANKS, VLM, Workspace, mpirun, publish, settings
+from conftest import FOUR_RANKS, ROOT, TWO_RANKS, VLM, Workspace, mpirun, publish, settings
 from launched import ranks_of
 from test_faults import start, wait_for_end
 
@@ -211,4 +211,41 @@ def test_a_dry_run_lists_every_rank_and_leaves_nothing(workspace):
     both = places(2, "section.vision.colocate_with=language", "section.vision.layout.dp=2", "section.language.layout.dp=2")
     assert both == [("0", host, "vision", "0 of 2"), ("", "", "language", "0 of 2"),
                     ("1", host, "vision", "1 of 2"), ("", "", "language", "1 of 2")]
-    assert not workspace.run("dry").exists()
+    assert not (workspace.path / "runs").exists()
+    # Where a run could not write, or holds one, a dry run says so as training would.
+    (workspace.path / "file").write_text("")
+    for output in ("file/run", "/proc/run", "x" * 300):
+        result = mpirun(1, "train", VLM, "--dry-run", "--set", f"run.output={output}", cwd=workspace.path)
+        assert result.returncode == 73 and f"{output}: cannot write there (" in result.stderr, result.stderr
+    assert sorted(path.name for path in workspace.path.iterdir()) == ["data", "file"]
+
+
+def test_a_dry_run_for_another_machine_is_what_training_finds(workspace, monkeypatch):
+    """The same memory as the ranks of this machine, and the checkpoints that are then written."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    text = (ROOT / "inputs/clusters/this_machine.toml").read_text()
+    (workspace.path / "cluster.toml").write_text(text.replace("ranks_per_node = 2", "ranks_per_node = 4"))
+
+    def dry(ranks, *options, expect=0, values=()):
+        values = [*FOUR_RANKS, "run.output=runs/run", "train.steps=1", "checkpoint.every=1", *values]
+        result = mpirun(ranks, "train", VLM, "--dry-run", *options, *settings(values), cwd=workspace.path)
+        assert result.returncode == expect, result.stderr
+        return json.loads(result.stdout.splitlines()[-1]) if expect in (0, 80) else result.stderr
+
+    here, there = dry(4, "--json"), dry(1, "--json", "--cluster", "cluster.toml")
+    for name in ("vision", "language"):
+        for key in ("memory", "memory_bytes", "window", "fullest_rank", "checkpoint_bytes"):
+            assert here["sections"][name][key] == there["sections"][name][key], (name, key)
+        assert sum(there["sections"][name]["memory"].values()) == pytest.approx(there["sections"][name]["memory_bytes"])
+    assert [row["memory_bytes"] for row in here["placement"]] == [row["memory_bytes"] for row in there["placement"]]
+    assert there["fits"] and "step_s" in there and "step_s" not in here
+    # What does not fit is told and refused, by --memory too.
+    need = max(row["memory_bytes"] for row in there["placement"])
+    small = dry(1, "--json", "--memory", str(int(need) - 1), expect=80)
+    assert not small["fits"] and "MiB are free there" in small["shortage"] and "step_s" not in small
+    assert dry(1, "--json", "--memory", str(int(need) + 1))["fits"]
+    workspace.train(4, VLM, "run", [*FOUR_RANKS, "train.steps=1", "checkpoint.every=1"])
+    files = [path for path in (workspace.run("run") / "checkpoints/step-000001").iterdir() if path.suffix == ".h5"]
+    assert sum(path.stat().st_size for path in files) == pytest.approx(there["checkpoint_bytes"], abs=200)  # paths in the deck's settings
+    assert (there["checkpoints"], there["disk_bytes"]) == (1, there["checkpoint_bytes"])
+    assert "holds a run already" in dry(1, "--json", "--cluster", "cluster.toml", expect=73)

@@ -190,6 +190,37 @@ def test_times_come_from_models_and_a_cluster_file(workspace):
     assert found[0]["tokens_per_rank_hour"] == pytest.approx(900 * found[0]["tokens_per_s"])
 
 
+def test_a_dry_run_plans_64_gpus_as_the_simulation_does(workspace):
+    """On a machine without any, which here have 12 GB."""
+    text = (ROOT / "inputs/clusters/h100.toml").read_text()
+    (workspace.path / "small.toml").write_text(text.replace("memory = 80e9", "memory = 12e9"))
+    cluster = ["--cluster", "small.toml"]
+    values = settings(["run.device=cuda", "section.vision.layout.dp=32", "section.language.layout.dp=8", "section.language.layout.tp=4",
+                       "section.vision.window=0", "train.steps=1000", "run.output=runs/planned"])
+
+    def run(command, *options):
+        result = subprocess.run([BINARY, command, ROOT / "inputs/emulated_vlm.toml", *cluster, *values, *options], cwd=workspace.path,
+                                capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return result.stdout, json.loads(result.stdout.splitlines()[-1])
+
+    text, dry = run("train", "--dry-run", "--json")
+    _, paper = run("simulate")
+    assert (dry["ranks"], dry["nodes"], dry["machine"]["device"], len(dry["placement"])) == (64, 8, "gpu", 64)
+    assert dry["step_s"] == paper["step_s"] and dry["run_s"] == pytest.approx(1000 * paper["step_s"])
+    assert dry["tokens_per_rank_hour"] == pytest.approx(paper["tokens_per_rank_hour"])
+    for name in ("vision", "language"):
+        section = dry["sections"][name]
+        assert section["memory_bytes"] == paper["sections"][name]["memory_bytes"] == pytest.approx(sum(section["memory"].values()))
+        assert section["memory"]["libraries_bytes"] == 256 << 20 and section["memory"]["workspace_bytes"] == 32 << 20
+    # Windows leave a fifth of what the CUDA context leaves; of each replica's 8 micro-batches not all are in flight.
+    assert 1 < dry["sections"]["vision"]["window"] == paper["sections"]["vision"]["window"] < 8
+    assert dry["sections"]["vision"]["memory_bytes"] < 0.8 * (12e9 - 512 * 2**20)
+    assert dry["sections"]["language"]["memory"]["transfers_bytes"] == (7 + 3) * 384 * 2**20
+    assert re.search(r"^  +NCCL and MPI on the GPU \(estimate\) +[\d.]+ +[\d.]+$", text, re.MULTILINE), text
+    assert "64 ranks on 8 nodes of 8 ranks, H100 SXM" in text and "1000 steps take" in text
+
+
 def test_idle_is_of_ranks_whoever_works_on_them(workspace):
     command = [BINARY, "simulate", VLM, "--cluster", str(ROOT / "inputs/clusters/h100.toml"), "--set", "section.language.layout.dp=1"]
     for options in (["--set", "section.language.colocate_with=vision"], ["--set", "data.global_batch=40", "--policy", "one-size"]):

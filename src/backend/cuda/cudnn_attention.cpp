@@ -83,9 +83,7 @@ private:
 }  // namespace
 
 AttentionSupport cudnn_support(int architecture) {
-    if (backward_form(architecture) == BackwardForm::none || cudnn_version() == 0) return {};
-    return {.architecture = architecture,
-            .linear_backward = architecture == 90 && cudnn_version() >= kLinearBackward};
+    return attention_support_of(architecture, cudnn_version());
 }
 
 CudnnAttention make_cudnn_attention(Stream stream, int architecture) {

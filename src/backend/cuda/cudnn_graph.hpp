@@ -25,10 +25,6 @@ inline std::int64_t uid_of(AttentionArray which) {
 /// algorithms.
 std::shared_ptr<Graph> attention_graph(const AttentionClass& c, int architecture);
 
-/// The first version whose deterministic backward pass can take memory linear in the length, on 9.0. It is
-/// also the first one that NVIDIA has tested with empty sequences in ragged backward passes.
-inline constexpr std::size_t kLinearBackward = 92500;
-
 /// Loads the library at the first call. Returns its version (91900 for 9.19.0), or 0 where none is installed
 /// that is new enough.
 std::size_t cudnn_version();

@@ -8,14 +8,9 @@
 
 #include "backend/backend.hpp"
 #include "backend/cuda/stream.hpp"
+#include "backend/gpus.hpp"
 
 namespace maestro::backend {
-
-/// Bytes of workspace that a CudaGemm allocates: what cuBLAS recommends for Hopper.
-inline constexpr std::size_t kGemmWorkspace = std::size_t{32} << 20;
-/// Bytes that it allocates for the trials of GEMMs which accumulate, with GemmOptions::autotune: 512 tiles of
-/// 128 x 256 in fp32, which occupy the multiprocessors of an H100 almost four times.
-inline constexpr std::size_t kGemmTrial = std::size_t{64} << 20;
 
 /// Owns the library's handle, a workspace, and the algorithm chosen for each class of shapes. Not
 /// thread-safe. All GEMMs run on the stream that it was constructed with. Allocates nothing after its

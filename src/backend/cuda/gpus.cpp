@@ -4,23 +4,11 @@
 #include <fstream>
 
 #include "backend/cuda/check.hpp"
-#include "backend/cuda/gemm.hpp"
 #include "backend/cuda/stream.hpp"
 #include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
-
-namespace {
-
-// Estimates of memory that CUDA allocates by itself and does not report in advance. Not measured on a GPU
-// yet.
-constexpr std::size_t kCodeReserve = std::size_t{128}
-                                     << 20;  ///< code of Maestro's and cuBLASLt's kernels, and their stacks
-constexpr std::size_t kCudnnReserve = std::size_t{128}
-                                      << 20;  ///< cuDNN's handle, and the kernels of its plans
-
-}  // namespace
 
 Gpus find_gpus() {
     int count = 0;
@@ -49,9 +37,7 @@ std::string identity_of_gpu(int number) {
 }
 
 LibraryMemory library_memory_of_gpu(int number, GemmOptions gemm) {
-    const bool attention = attention_support_of_gpu(number).architecture != 0;
-    return {.workspace = kGemmWorkspace + (gemm.autotune ? kGemmTrial : 0),
-            .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
+    return library_memory(gemm, attention_support_of_gpu(number).architecture != 0);
 }
 
 std::string describe_gpu(int number) {

@@ -18,6 +18,7 @@
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
+#include "workload/rank_device.hpp"
 
 namespace maestro::train {
 
@@ -116,7 +117,7 @@ void Job::open_edges() {
     };
     for (const graph::StageEdge& e : graph.stage_edges) ends.push_back({device_of(e.from), device_of(e.to)});
     auto [channels, description] =
-        channel::open_channels(context_.world, specs, transport_request(context_.deck), ends);
+        channel::open_channels(context_.world, specs, workload::transport_request(context_.deck.run), ends);
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
     for (std::size_t e = 0; e < specs.size(); ++e) {

@@ -12,15 +12,16 @@
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
-#include "train/run/memory_pools.hpp"
 #include "transport/choice.hpp"
+#include "workload/memory_pools.hpp"
+#include "workload/rank_device.hpp"
 
 namespace maestro::train {
 
 namespace {
 
-/// Share of the free memory that open windows may fill. Files and MPI need the rest.
-constexpr double kShare = 0.8;
+using workload::MemoryClaim;
+using workload::MemoryPool;
 
 /// Collective. Returns which memory this rank shares, and how much of it is free once every rank has its CUDA
 /// context.
@@ -71,52 +72,44 @@ workload::Libraries libraries_of(const RunContext& context, const MemoryPool& po
 /// Collective. Throws on all ranks the same error, about the memory that lacks most.
 void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryPlan& plan, MemoryClaim claim,
                               int rank) {
-    const workload::RankMemory memory = workload::memory_of(plan, context.scenario.graph, rank);
-    claim.needed = context.device.gpu ? memory.on_device() : memory.total();
-    std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
+    claim.needed = workload::memory_of(plan, context.scenario.graph, rank).needed();
+    std::string lack = workload::shortage(workload::memory_pools_of(context.world.allgather(claim)));
     // On every rank, because some may have no GPU. Those have counted their copy already.
     if (lack.empty()) {
         const double copy =
             context.device.gpu ? workload::snapshot_of(plan, context.scenario.graph, rank) : 0;
-        lack = shortage(memory_pools_of(context.world.allgather(host_claim(context, copy))));
+        lack =
+            workload::shortage(workload::memory_pools_of(context.world.allgather(host_claim(context, copy))));
     }
     if (lack.empty()) return;
-    std::string list;
-    const graph::SectionGraph& graph = context.scenario.graph;
-    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
-        list += fmt::format("\n  section {}: {}", graph.stage_name(stage),
-                            workload::memory_of(plan, graph, graph::first_rank_of(graph, stage)).describe());
     throw Error(ExitCode::device_memory,
-                fmt::format("{}; {}. A rank of each section needs:{}", lack, context.memory_advice, list),
+                workload::refusal(lack, context.memory_advice, plan, context.scenario.graph),
                 Scope::all_ranks);
 }
 
 }  // namespace
 
-channel::TransportRequest transport_request(const config::Deck& deck) {
-    const std::string& transport = deck.run.transport;
-    if (transport == "window") return channel::TransportRequest::shared_memory;
-    return transport == "messages" ? channel::TransportRequest::messages
-                                   : channel::TransportRequest::automatic;
-}
-
-void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
+workload::RankDevice fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
     const graph::SectionGraph& graph = context.scenario.graph;
     // The first to wait: measuring may have taken some ranks much longer, and here their heartbeats count.
     const MemoryClaim claim = claim_of(context);
     // Collective, so called on every rank. Those with a GPU plan the GPU's memory, which holds no messages.
     std::vector<channel::ChannelSpec> marked = plan.channels;
-    channel::mark_messages(context.world, marked, transport_request(context.deck));
+    channel::mark_messages(context.world, marked, workload::transport_request(context.deck.run));
     if (!context.device.gpu) plan.channels = std::move(marked);
-    const std::vector<MemoryPool> pools = memory_pools_of(context.world.allgather(claim));
-    const MemoryPool& pool = memory_pool_of(pools, claim);
+    const std::vector<MemoryPool> pools = workload::memory_pools_of(context.world.allgather(claim));
+    const MemoryPool& pool = workload::memory_pool_of(pools, claim);
     plan.libraries = libraries_of(context, pool);
-    const double share =
-        kShare * pool.free / (context.device.gpu ? pool.ranks : context.topology.ranks_on_node);
+    const workload::RankDevice device{
+        .name = "this machine",
+        .gpu = context.device.gpu,
+        .traits = backend::traits_of(context.device, context.topology.threads),
+        .memory = pool.free / (context.device.gpu ? pool.ranks : context.topology.ranks_on_node)};
+    const double share = device.window_bytes();
     if (context.world.size() != graph.world) {  // a dry run in one process, as if on every rank
         workload::choose_windows(plan, graph, share);
         refuse_what_does_not_fit(context, plan, claim, workload::max_memory_rank(plan, graph));
-        return;
+        return device;
     }
     // All ranks have to take the same windows: the smallest that any rank has room for, by a maximum of the
     // negative numbers.
@@ -127,6 +120,7 @@ void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
     for (std::size_t s = 0; s < negative.size(); ++s)
         plan.set_window(static_cast<int>(s), static_cast<int>(-negative[s]), graph);
     refuse_what_does_not_fit(context, plan, claim, context.world.rank());
+    return device;
 }
 
 void in_planned_memory(const RunContext& context, const workload::MemoryPlan& plan,

@@ -13,16 +13,13 @@
 
 namespace maestro::train {
 
-/// The transport that the deck asks for (run.transport).
-channel::TransportRequest transport_request(const config::Deck& deck);
-
 /// Collective over the world. Adds to the plan what libraries need of a rank's GPU, and chooses the windows
 /// that the deck leaves open (0) as large as the rank with the least free memory allows, the same on every
 /// rank. Throws Error(device_memory, all_ranks), which names the memory, the sections and what to do, where
 /// the ranks that share a node or a GPU need more than is free there. In a world of another size than the
 /// graph's, every rank claims what the graph needs on its largest rank: as a dry run of one process, or where
-/// each rank runs a graph of one rank by itself.
-void fit_memory(const RunContext& context, workload::MemoryPlan& plan);
+/// each rank runs a graph of one rank by itself. Returns the device of this rank, for a report.
+workload::RankDevice fit_memory(const RunContext& context, workload::MemoryPlan& plan);
 
 /// Runs `action`. To an Error(device_memory) of this rank it adds what was planned for the rank, and which
 /// keys of the deck reduce it.

@@ -11,9 +11,6 @@
 
 namespace maestro::train {
 
-namespace {
-
-/// Columns as wide as their widest cell; columns [words, words_end) to the left, as texts are.
 std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t words_begin,
                     std::size_t words_end) {
     std::vector<std::size_t> widths(rows.front().size(), 0);
@@ -27,12 +24,11 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size
             line += words ? fmt::format("  {:<{}}", row[c], widths[c])
                           : fmt::format("  {:>{}}", row[c], widths[c]);
         }
+        line.erase(line.find_last_not_of(' ') + 1);
         text += (text.empty() ? "" : "\n") + line;
     }
     return text;
 }
-
-}  // namespace
 
 std::string placement_table(const RunContext& context, const workload::MemoryPlan& plan) {
     const graph::SectionGraph& graph = context.scenario.graph;
@@ -56,7 +52,7 @@ std::string placement_table(const RunContext& context, const workload::MemoryPla
     if (nodes) rows.front().insert(rows.front().begin() + 1, "node");
     for (const Degree& d : degrees) rows.front().push_back(d.name);
     for (int rank = 0; rank < graph.world; ++rank) {
-        const double mib = workload::memory_of(plan, graph, rank).total() / (1 << 20);
+        const double mib = workload::memory_of(plan, graph, rank).needed() / (1 << 20);
         std::vector<std::string> row{fmt::format("{}", rank), fmt::format("{:.1f} MiB", mib),
                                      hosts[static_cast<std::size_t>(rank)]};
         if (nodes) row.insert(row.begin() + 1, fmt::format("{}", graph::node_of(graph, rank)));

@@ -40,7 +40,7 @@ std::string describe_checkpoints(const config::Deck& deck) {
 Preflight::Preflight(const RunContext& context, bool exchange_pictures)
     : context_(context), scenario_(context.scenario) {
     read_samples(exchange_pictures);
-    if (context.deck.run.device == "emulated") emulate();
+    if (context.deck.run.device == "emulated" && !context.planned_device) emulate();
     plan_memory();
 }
 
@@ -81,26 +81,35 @@ void Preflight::emulate() {
 
 void Preflight::plan_memory() {
     workload::Probes probes;
-    // An emulated device does not depend on the threads of this host.
-    const backend::Traits traits =
-        emulation_ ? backend::Traits() : backend::traits_of(context_.device, context_.topology.threads);
-    memory_ = workload::measure_memory(scenario_, *table_, probes, traits, context_.train);
+    if (context_.planned_device) {  // report_dry_run() says whether that fits
+        memory_ = workload::plan_memory(scenario_, *table_, probes, *context_.planned_device,
+                                        workload::plan_options_of(context_.deck));
+        device_ = *context_.planned_device;
+        return;
+    }
+    const backend::Traits traits = backend::traits_of(context_.device, context_.topology.threads);
+    if (emulation_)  // does not depend on the threads of this host
+        memory_ = emulation_->plan_memory(*table_, probes, context_.deck, context_.memory_advice);
+    else
+        memory_ = workload::measure_memory(scenario_, *table_, probes, traits, context_.train);
     if (context_.shown > 0)
         workload::plan_decoding(scenario_, *table_, traits,
                                 workload::samples_with_targets(*table_, context_.shown), memory_);
     if (emulation_) {
-        emulation_->fit(memory_);
         const graph::SectionGraph& graph = scenario_.graph;
         for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
             description_.push_back(fmt::format(
                 "on the emulated device a rank of {} has window {} and needs {}", graph.stage_name(stage),
                 memory_.stages[stage].window,
                 workload::memory_of(memory_, graph, graph::first_rank_of(graph, stage)).describe()));
+        paper_ = memory_;
         memory_ = emulation_->scaled(memory_, *table_);
     }
+    // Of an emulated device after it is scaled, whose host has the copy.
     memory_.snapshots = context_.train && context_.deck.save_interval() > 0;
     if (context_.train) description_.push_back(describe_checkpoints(context_.deck));
-    fit_memory(context_, memory_);
+    device_ = fit_memory(context_, memory_);
+    if (emulation_) device_ = workload::rank_device_of(*scenario_.cluster, context_.deck.run);
     if (context_.device.gpu) description_.push_back(workload::describe(memory_.libraries));
 }
 

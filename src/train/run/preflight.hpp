@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ public:
     const workload::Scenario& scenario() const { return scenario_; }
     /// What the sections need of this machine's memory. All windows are chosen.
     const workload::MemoryPlan& memory() const { return memory_; }
+    /// What they need on the devices that are planned for: emulated ones, or those of a dry run for another
+    /// machine; otherwise as memory(), on this machine's.
+    const workload::MemoryPlan& planned() const { return paper_ ? *paper_ : memory_; }
+    const workload::RankDevice& device() const { return device_; }
     /// Returns lines for the log. `sections`: with a line for each section's memory, which otherwise
     /// Job::description() has.
     std::vector<std::string> description(bool sections) const;
@@ -45,6 +50,8 @@ private:
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<emulation::Emulation> emulation_;
     workload::MemoryPlan memory_;
+    std::optional<workload::MemoryPlan> paper_;  ///< on emulated devices
+    workload::RankDevice device_;
     std::vector<std::string> description_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "backend/device.hpp"
@@ -12,6 +13,7 @@
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/deck.hpp"
+#include "workload/rank_device.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::train {
@@ -31,8 +33,10 @@ struct RunContext {
     backend::Device device = {};
     config::Deck deck;
     workload::Scenario scenario = {};  ///< of the deck on the run's nodes; Preflight adds what samples say
-    bool train = true;                 ///< false: an evaluation of the validation samples
-    std::int64_t shown = 0;            ///< of an evaluation: samples for which answers are decoded
+    /// The devices of the other machine that a dry run plans for, instead of `device`.
+    std::optional<workload::RankDevice> planned_device = {};
+    bool train = true;       ///< false: an evaluation of the validation samples
+    std::int64_t shown = 0;  ///< of an evaluation: samples for which answers are decoded
     std::string memory_advice = kTrainingNeedsLess;  ///< what to do where memory is too small
     /// Reports an error that this rank has alone, and ends the job.
     std::function<void(const Error& error)> end_job = {};

@@ -30,13 +30,16 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
       path_(context.deck.run.output),
       resume_(line.resume) {
     io::RunLock lock;
-    if (!line.dry_run)
-        comm::agree(world_, [&] {
-            if (world_.rank() != 0) return;
+    comm::agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        if (line.dry_run)
+            io::check_not_in_use(path_);
+        else
             lock = io::RunLock(path_);
-            if (resume_ == "none" && io::holds_run(path_)) refuse_to_overwrite(path_);
-        });
-    if (resume_ != "none") search(line);
+        if (resume_ == "none" && io::holds_run(path_)) refuse_to_overwrite(path_);
+        if (line.dry_run) io::check_run_directory(path_);
+    });
+    if (resume_ != "none") search();
     report_.set_checkpoint(found_.path);
     if (line.dry_run) return;
     if (!lock.warning().empty()) notes_.push_back(lock.warning());
@@ -47,14 +50,14 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
     if (!made && !world_.any(!conflicts_.empty())) take_over();
 }
 
-void RunDirectory::search(const config::CommandLine& line) {
+void RunDirectory::search() {
     found_ = find_checkpoint(world_, resume_ == "auto" ? path_.string() : resume_, context_.pulse);
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
         if (found_.path.empty()) return refuse_without_checkpoint();
         std::error_code unknown;
         in_this_run_ = fs::equivalent(fs::path(found_.path).parent_path(), path_ / "checkpoints", unknown);
-        if (!in_this_run_ && !line.dry_run && io::holds_run(path_)) refuse_to_overwrite(path_);
+        if (!in_this_run_ && io::holds_run(path_)) refuse_to_overwrite(path_);
         state_ = io::read_train_state(found_.path, context_.pulse);
         conflicts_ = config::resume_conflicts(context_.deck, state_.settings, state_.defaults);
     });

@@ -20,7 +20,8 @@ public:
     /// Locks run.output and finds out whether this start may go on there, and from where. A start that may
     /// not changes nothing: Error(cannot_create) where another job is at work or a run would be overwritten,
     /// Error(bad_data) where the run cannot be continued, Error(io_error) where that cannot be told,
-    /// Error(input_missing), Error(bad_deck). With --dry-run nothing is locked or changed at all.
+    /// Error(input_missing), Error(bad_deck). With --dry-run nothing is locked, and what is made to find out
+    /// whether a run could write there is removed again.
     RunDirectory(const RunContext& context, const config::CommandLine& line, RunReport& report);
 
     /// The checkpoint that the run continues from; empty for a fresh start.
@@ -35,7 +36,7 @@ public:
     std::int64_t saved_step() const { return saved_step_; }
 
 private:
-    void search(const config::CommandLine& line);
+    void search();
     void refuse_without_checkpoint() const;
     void take_over();
     void check_resume_conflicts(const Job& job);

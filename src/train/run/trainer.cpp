@@ -12,8 +12,8 @@
 #include "train/checkpoint/weights.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
+#include "train/run/dry_run.hpp"
 #include "train/run/failure.hpp"
-#include "train/run/placement.hpp"
 #include "train/run/recorder.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/step_log.hpp"
@@ -326,18 +326,17 @@ void Trainer::report_times() const {
 ExitCode run_training(RunContext& context, const config::CommandLine& line, Interruption& interruption,
                       RunReport& report) {
     RunDirectory directory(context, line, report);
-    if (directory.checkpoint().empty() && context.deck.run.device != "emulated")
+    if (directory.checkpoint().empty() && context.deck.run.device != "emulated" && !context.planned_device)
         check_folders(context.world, context.deck, context.scenario, context.pulse);
     const Preflight preflight(context);
     const auto tell = [&](const std::vector<std::string>& lines) {
         for (const std::string& text : lines) log::info("{}", text);
         if (!line.dry_run) return false;
-        log::info("{}", placement_table(context, preflight.memory()));
-        log::info("{}", traffic_table(preflight.scenario(), preflight.table()));
-        log::info("dry run: deck, samples and memory are in order; nothing was trained");
+        report_dry_run(context, preflight, line);
         return true;
     };
-    const bool placed = context.world.size() == context.scenario.graph.world;  // not a dry run in one process
+    // Not a dry run in one process, or for another machine.
+    const bool placed = context.world.size() == context.scenario.graph.world && !context.planned_device;
     if (!placed && tell(preflight.description(true))) return ExitCode::done;
     Job job(context, preflight);
     if (directory.checkpoint().empty()) job.load_initial();

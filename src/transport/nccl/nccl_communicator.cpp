@@ -73,11 +73,8 @@ std::string nccl_version() {
     return describe_version(version);
 }
 
-/// Sends and receives between two GPUs of a node open up to 32 channels of 10 MiB to receive and 2 MiB to
-/// send: seen on H100s (github.com/NVIDIA/nccl/issues/1685), where NCCL_MAX_P2P_NCHANNELS does not say less.
 std::size_t nccl_connection_bytes() {
-    constexpr std::size_t kChannels = 32, kChannelBytes = std::size_t{10 + 2} << 20;
-    return kChannels * kChannelBytes;
+    return kNcclConnectionBytes;
 }
 
 ncclUniqueId NcclCommunicator::make_id() {

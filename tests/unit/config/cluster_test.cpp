@@ -48,6 +48,10 @@ TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
                 HasSubstr("device.memory_bandwidth: missing"));
     EXPECT_THAT(cluster_refusal("[network]", "[networks]"),
                 HasSubstr("unknown table; did you mean network?"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "kind = \"tpu\""),
+                HasSubstr("device.kind: 'tpu' is not known"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "window_share = 2"),
+                HasSubstr("device.window_share: 2 is out of"));
     EXPECT_THAT(cluster_refusal("latency_s = 4e-6", "latency_s = -1"),
                 HasSubstr("node.latency_s: -1 is out of range"));
     EXPECT_THAT(cluster_refusal("latency_s = 4e-6", "latency_s = nan"), HasSubstr("node.latency_s"));

@@ -417,6 +417,16 @@ TEST(CommandLine, IsReadOrRefused) {
     EXPECT_EQ(code({"train"}), ExitCode::usage);
     EXPECT_EQ(code({"train", "a", "b"}), ExitCode::usage);
     EXPECT_EQ(code({"train", "a", "--what"}), ExitCode::usage);
+    // A dry run for another machine.
+    for (const auto& [text, bytes] : {std::pair{"80GiB", 80.0 * (1 << 30)}, std::pair{"1.5 TB", 1.5e12},
+                                      std::pair{"80e9", 80e9}, std::pair{"4096", 4096.0}})
+        EXPECT_EQ(command_line({"train", "a", "--dry-run", "--memory", text, "--json"}).memory, bytes);
+    for (const char* text : {"", "80 apples", "-1", "0", "nan", "inf", "1e30", "80GiB.", "0x"})
+        EXPECT_EQ(code({"train", "a", "--dry-run", "--memory", text}), ExitCode::usage) << text;
+    EXPECT_EQ(code({"train", "a", "--dry-run", "--memory", "1GB", "--cluster", "c"}), ExitCode::usage);
+    EXPECT_EQ(code({"train", "a", "--json"}), ExitCode::usage);
+    EXPECT_EQ(code({"train", "a", "--memory", "1GB"}), ExitCode::usage);
+    EXPECT_EQ(code({"train", "a", "--cluster", "c"}), ExitCode::usage);
     EXPECT_EQ(code({"evaluate", "a"}), ExitCode::usage);
     EXPECT_EQ(code({"plan", "a"}), ExitCode::bad_deck);
     EXPECT_EQ(code({"simulate", "a"}), ExitCode::usage);

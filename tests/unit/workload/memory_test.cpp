@@ -1,6 +1,7 @@
 // The memory plan: windows from a device's memory, and what each rank holds.
 #include "workload/memory.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -14,6 +15,7 @@
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
 #include "workload/models.hpp"
+#include "workload/rank_device.hpp"
 
 namespace maestro::workload {
 namespace {
@@ -222,6 +224,69 @@ TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
     open.libraries = {.workspace = 1e6, .reserve = 2e7};
     EXPECT_LT(window_in(bytes), 10);
     EXPECT_EQ(window_in(bytes + 1e6 + 2e7), 10);
+}
+
+/// What a run needs is the same wherever it is asked: a GPU has what its context leaves, libraries count, and
+/// open windows leave a fifth of it.
+TEST_F(Memory, OfAnotherMachineIsPlannedAsThere) {
+    scenario_ = glyph_scenario({"section.vision.window=0", "section.vision.micro_batch=1"});
+    scenario_.marker = file_->marker();
+    const SampleTable table = table_of(scenario_, *file_);
+    Probes probes;
+    config::Run run;
+    config::Device device;
+    device.memory = 3e9;
+    device.kind = "gpu";
+    const auto planned = [&](const RankDevice& on, bool snapshots = false) {
+        return plan_memory(scenario_, table, probes, on, {.snapshots = snapshots});
+    };
+    const auto most = [&](const MemoryPlan& memory) {
+        return std::max(memory_of(memory, scenario_.graph, 0).needed(),
+                        memory_of(memory, scenario_.graph, 1).needed());
+    };
+    RankDevice gpu = rank_device_of(device, run, "a GPU", 2);
+    EXPECT_EQ(gpu.memory, 3e9 - 512.0 * (1 << 20));
+    EXPECT_EQ(gpu.window_bytes(), 0.8 * gpu.memory);
+    const MemoryPlan full = planned(gpu);
+    const RankMemory language = memory_of(full, scenario_.graph, 1);
+    EXPECT_EQ(language.libraries, 32.0 * (1 << 20));
+    EXPECT_EQ(language.transfers, 2 * 384.0 * (1 << 20));  // to the other two replicas
+    EXPECT_EQ(language.reserve, language.transfers + 256.0 * (1 << 20));
+    EXPECT_EQ(language.needed(), language.on_device());
+    EXPECT_GT(language.on_host(), 0);
+    EXPECT_EQ(shortage(full, scenario_.graph, gpu), "");
+    // Just what the smallest windows need; a window of one micro-batch more needs a fifth more memory.
+    gpu.memory = 1;
+    const double least = most(planned(gpu));
+    gpu.memory = least;
+    EXPECT_EQ(shortage(planned(gpu), scenario_.graph, gpu), "");
+    EXPECT_LT(planned(gpu).stages[0].window, full.stages[0].window);
+    gpu.memory = least - (1 << 20);
+    EXPECT_THAT(shortage(planned(gpu), scenario_.graph, gpu), testing::HasSubstr("the ranks on GPU "));
+    EXPECT_THAT(refusal("lack", "advice", full, scenario_.graph), testing::HasSubstr("\n  section vision: "));
+    // The host has the samples and the copy for checkpoints.
+    gpu.memory = 3e9;
+    gpu.host_memory = memory_of(planned(gpu, true), scenario_.graph, 1).on_host() - 1e6;
+    EXPECT_THAT(shortage(planned(gpu, true), scenario_.graph, gpu), testing::HasSubstr("the ranks on node "));
+    EXPECT_EQ(shortage(planned(gpu), scenario_.graph, gpu), "");
+    // CPUs of a node share its memory, and send messages to the other.
+    device.kind = "cpu";
+    RankDevice cpu = rank_device_of(device, run, "two nodes", 2);
+    EXPECT_EQ(cpu.memory, 3e9);
+    const MemoryPlan on_cpus = planned(cpu);
+    EXPECT_EQ(memory_of(on_cpus, scenario_.graph, 1).reserve, 0);
+    EXPECT_GT(memory_of(on_cpus, scenario_.graph, 0).messages, 0);
+    const double both =
+        memory_of(on_cpus, scenario_.graph, 0).total() + memory_of(on_cpus, scenario_.graph, 1).total();
+    cpu.memory = both / 2 + 1;
+    EXPECT_EQ(shortage(on_cpus, scenario_.graph, cpu), "") << "one rank needs more than its share";
+    cpu.memory = both / 2 - (1 << 20);
+    EXPECT_THAT(shortage(on_cpus, scenario_.graph, cpu), testing::HasSubstr("the ranks on node 0 need"));
+    // A file that does not say.
+    device.kind = "";
+    EXPECT_FALSE(rank_device_of(device, run, "", 0).gpu);
+    run.device = "cuda";
+    EXPECT_TRUE(rank_device_of(device, run, "", 0).gpu);
 }
 
 TEST_F(Memory, CountsLinksToOtherRanksOfEachGroup) {

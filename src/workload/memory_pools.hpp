@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace maestro::train {
+namespace maestro::workload {
 
 /// What a rank needs of a memory, and found free there. Strings end with a 0.
 struct MemoryClaim {
@@ -36,4 +36,4 @@ const MemoryPool& memory_pool_of(std::span<const MemoryPool> pools, const Memory
 /// "" where everything fits.
 std::string shortage(std::span<const MemoryPool> pools);
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

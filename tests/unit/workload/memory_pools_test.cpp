@@ -1,9 +1,9 @@
 // Which ranks share which memory, according to their reports, and the message if there is too little.
-#include "train/run/memory_pools.hpp"
+#include "workload/memory_pools.hpp"
 
 #include <gmock/gmock.h>
 
-namespace maestro::train {
+namespace maestro::workload {
 namespace {
 
 using testing::ElementsAre;
@@ -86,4 +86,4 @@ TEST(MemoryPools, NameTheMemoryThatLacksMost) {
 }
 
 }  // namespace
-}  // namespace maestro::train
+}  // namespace maestro::workload

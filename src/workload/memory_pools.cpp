@@ -1,4 +1,4 @@
-#include "train/run/memory_pools.hpp"
+#include "workload/memory_pools.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/check.hpp"
 
-namespace maestro::train {
+namespace maestro::workload {
 
 namespace {
 
@@ -62,4 +62,4 @@ std::string shortage(std::span<const MemoryPool> pools) {
                        worst->needed / kMiB, worst->free / kMiB);
 }
 
-}  // namespace maestro::train
+}  // namespace maestro::workload
