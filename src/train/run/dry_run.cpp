@@ -281,10 +281,11 @@ std::string disk_text(const Facts& facts) {
     for (std::size_t s = 0; s < facts.disk.sections.size(); ++s)
         sections.push_back(fmt::format("{} {}", facts.graph().sections[s].name,
                                        gb(static_cast<double>(facts.disk.sections[s]))));
-    std::string text = fmt::format("a checkpoint has {} ({}); up to {} at a time need {} of disk",
-                                   gb(static_cast<double>(facts.disk.checkpoint)), fmt::join(sections, ", "),
-                                   facts.disk.at_once, gb(static_cast<double>(facts.disk.bytes())));
-    if (facts.disk.at_once > 1) text += ", the one being written included";
+    std::string text = fmt::format("a checkpoint has {} ({})", gb(static_cast<double>(facts.disk.checkpoint)),
+                                   fmt::join(sections, ", "));
+    if (facts.disk.at_once > 1)
+        text += fmt::format("; up to {} at a time need {} of disk, the one being written included",
+                            facts.disk.at_once, gb(static_cast<double>(facts.disk.bytes())));
     if (facts.free_disk >= 0)
         text += fmt::format("; {} are free at {} here", gb(facts.free_disk), facts.context.deck.run.output);
     return text;

@@ -446,6 +446,16 @@ TEST_F(Run, ADirectoryThatCannotBeWrittenIsRefused) {
     EXPECT_TRUE(holds_run(run_));
     std::ofstream(run_ / "file") << "x";
     EXPECT_EQ(code_of([&] { prepare_run_directory(run_ / "file/run"); }), ExitCode::cannot_create);
+    // A dry run tries the same and leaves nothing, whatever is missing or there.
+    for (const fs::path& refused : {run_ / "file/run", fs::path("/proc/run"), run_ / std::string(300, 'x')})
+        EXPECT_EQ(code_of([&] { check_run_directory(refused); }), ExitCode::cannot_create) << refused;
+    const auto contents = [&] {
+        return std::distance(fs::directory_iterator(run_), fs::directory_iterator());
+    };
+    const auto before = contents();
+    check_run_directory(run_);
+    check_run_directory(run_ / "a/b/c");
+    EXPECT_EQ(contents(), before);
     EXPECT_EQ(code_of([&] { check_free_space(run_, std::uint64_t{1} << 60); }), ExitCode::io_error);
 }
 

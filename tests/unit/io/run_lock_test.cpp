@@ -25,11 +25,13 @@ TEST(RunLock, KeepsOthersOutAndNamesItsHolder) {
         const auto error = testing_support::error_of([&] { const RunLock second(run); });
         EXPECT_EQ(error.code, ExitCode::cannot_create);
         EXPECT_THAT(error.what, testing::HasSubstr(std::to_string(getpid())));
+        EXPECT_EQ(testing_support::error_of([&] { check_not_in_use(run); }).what, error.what);
         EXPECT_TRUE(fs::exists(run)) << "the second takes nothing away";
     }
     EXPECT_FALSE(fs::exists(run)) << "nothing was put into it";
     fs::create_directories(run);
     { const RunLock lock(run); }
+    check_not_in_use(run);
     EXPECT_TRUE(fs::is_empty(run));
 }
 
