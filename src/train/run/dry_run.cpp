@@ -147,7 +147,9 @@ Facts facts_of(const RunContext& context, const Preflight& preflight) {
     for (int rank = 0; rank < graph.world; ++rank)
         facts.ranks.push_back(workload::memory_of(facts.plan, graph, rank));
     facts.sections = sections_of(facts);
-    facts.disk = disk_need_of(context.deck, facts.scenario, context.pulse);
+    // Those of an emulated run hold no weights of the models.
+    if (context.deck.run.device != "emulated" || context.planned_device)
+        facts.disk = disk_need_of(context.deck, facts.scenario, context.pulse);
     facts.free_disk = free_disk_at(context.deck.run.output);
     facts.notes = notes_of(context, facts.device);
     if (context.planned_device) facts.shortage = workload::shortage(facts.plan, graph, facts.device);
