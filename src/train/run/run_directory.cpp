@@ -40,8 +40,8 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
         if (line.dry_run) io::check_run_directory(path_);
     });
     if (resume_ != "none") search();
-    report_.set_checkpoint(found_.path);
     if (line.dry_run) return;
+    report_.set_checkpoint(found_.path);
     if (!lock.warning().empty()) notes_.push_back(lock.warning());
     const bool made = world_.any(lock.made_directory());
     report_.hold_lock(std::move(lock));
