@@ -21,8 +21,6 @@ sequence_length = 64
 steps = 3
 [optimizer]
 learning_rate = 1e-3
-[checkpoint]
-every = 100
 [schedule]
 policy = "wavefront"
 [model.text]
