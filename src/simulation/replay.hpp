@@ -36,7 +36,7 @@ struct Replay {
     std::vector<std::vector<Measured>> stages;  ///< by stage
     double tasks_s = 0;                         ///< from the start of the first task to the end of the last
     double rest_s = 0;           ///< the rest of the step: gradients, optimizer, the step boundary
-    std::vector<int> windows{};  ///< by stage, the run's; empty: of an older build
+    std::vector<int> windows{};  ///< by stage, the run's; empty: not recorded
 };
 
 /// `step` 0: the last one that was recorded completely.
