@@ -59,9 +59,9 @@ std::string read_small_text(const std::filesystem::path& path, const std::string
     const InputFile file(path);
     if (file.size() == 0 || file.size() > kMaxBytes)
         refuse(path,
-               fmt::format("it has {} bytes, so it is not {}; download the folder again", file.size(), what));
+               fmt::format("it has {} bytes, so it is no {}; download the folder again", file.size(), what));
     std::string text(file.size(), '\0');
-    file.read(text.data(), text.size(), 0, what, pulse);
+    file.read(text.data(), text.size(), 0, "the " + what, pulse);
     return text;
 }
 

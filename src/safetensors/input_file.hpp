@@ -34,7 +34,7 @@ private:
 /// does not say.
 bool has_file(const std::filesystem::path& path);
 
-/// The text of a small file of a folder; `what` is "a model's configuration". Error(input_missing, io_error),
+/// The text of a small file of a folder; `what` is "model's configuration". Error(input_missing, io_error),
 /// and Error(bad_data) where it is empty or has more than 1 MiB.
 std::string read_small_text(const std::filesystem::path& path, const std::string& what, Pulse& pulse);
 

@@ -162,7 +162,7 @@ def test_hostile_configurations_are_refused(space):
     refused(space, 78, "model/config.json: model.text.layers: 2147483648 is out of range; allowed: a whole number from 1 to 1000")
     for text in (b"", b'{"a":"' + b"x" * (2 << 20) + b'"}'):
         path.write_bytes(text)
-        refused(space, 65, f"model/config.json: it has {len(text)} bytes, so it is not a model's configuration")
+        refused(space, 65, f"model/config.json: it has {len(text)} bytes, so it is no model's configuration")
     nested = b"[" * 400_000 + b"]" * 400_000
     for text in (b'{"model_type":"qwen3","a":' + nested + b"}", b'{"model_type":"qwen3","layer_types":' + nested + b"}"):
         path.write_bytes(text)

@@ -45,7 +45,7 @@ void check_config(const std::string& folder, const Lora& lora, Pulse& pulse) {
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: it is missing; give the folder of a PEFT adapter", path));
     const Json config =
-        families::parse_object(safetensors::read_small_text(path, "an adapter's configuration", pulse), path);
+        families::parse_object(safetensors::read_small_text(path, "adapter's configuration", pulse), path);
     const auto differs = [&](const std::string& key, const std::string& there, const std::string& here) {
         throw Error(ExitCode::bad_data, fmt::format("{}: {} is {}, but by the deck {}; change section.lora",
                                                     path, key, there, here));

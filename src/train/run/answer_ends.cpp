@@ -18,7 +18,7 @@ using Ids = std::vector<std::int32_t>;
 /// Empty where the folder has no such file.
 std::string text_of(const fs::path& folder, const char* name, Pulse& pulse) {
     const fs::path path = folder / name;
-    return safetensors::has_file(path) ? safetensors::read_small_text(path, "a model's configuration", pulse)
+    return safetensors::has_file(path) ? safetensors::read_small_text(path, "model's configuration", pulse)
                                        : std::string();
 }
 

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 std::string read_config_text(const fs::path& folder, Pulse& pulse) {
     const fs::path path = folder / "config.json";
     if (safetensors::has_file(path))
-        return safetensors::read_small_text(path, "a model's configuration", pulse);
+        return safetensors::read_small_text(path, "model's configuration", pulse);
     for (const char* name : {safetensors::kSingleFile, safetensors::kIndexFile, "adapter_config.json"})
         if (safetensors::has_file(folder / name)) {
             const safetensors::SafetensorsFolder refused(folder, pulse);
