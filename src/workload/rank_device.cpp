@@ -62,7 +62,7 @@ transport::TransportRequest transport_request(const config::Run& run) {
 }
 
 PlanOptions plan_options_of(const config::Deck& deck) {
-    return {.snapshots = deck.checkpoint.every > 0, .transport = transport_request(deck.run)};
+    return {.snapshots = deck.save_interval() > 0, .transport = transport_request(deck.run)};
 }
 
 MemoryPlan plan_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
