@@ -122,12 +122,12 @@ def test_a_folder_answers_as_transformers_does_and_ends_with_its_eos_token(works
 
 
 def test_answers_to_pictures_are_the_same_in_every_layout(glyphs):
-    found = show(glyphs, 4, VLM, 6, FOUR_RANKS)
+    found = show(glyphs, 4, VLM, 9, FOUR_RANKS)
     with h5py.File(glyphs.path / "data/glyphs-validation.h5") as file:
         offsets, shapes, tokens = file["index/sample_offsets"][:], file["index/picture_shape"][:], file["tokens"][:]
         owner = file["index/picture_offsets"][:]
     prompts, targets = column(found, "prompt"), column(found, "target")
-    assert len(prompts) == len(targets) == len(column(found, "answer")) == 6
+    assert len(prompts) == len(targets) == len(column(found, "answer")) == 9
     with_picture = 0
     for i, (prompt, target) in enumerate(zip(prompts, targets)):
         sample = tokens[offsets[i] : offsets[i + 1]]
@@ -142,11 +142,11 @@ def test_answers_to_pictures_are_the_same_in_every_layout(glyphs):
         stop = next(j for j, token in enumerate(sample) if token > 255)
         text = bytes(sample[:stop].astype(np.uint8)).decode("utf-8", "replace")
         assert target == text + ("<end>" if sample[stop] == 258 else "")
-    assert 0 < with_picture < 6
+    assert 0 < with_picture < 9
     for ranks, layout in ((1, []), (2, []), (5, ["vision.layout.tp=3", "language.layout.tp=2", "language.layout.dp=1"]),
                           (5, ["vision.layout.cp=3", "language.layout.tp=2", "language.layout.dp=1"])):  # fmt: skip
         values = [*FOUR_RANKS, *(f"section.{key}" for key in layout)]
-        assert show(glyphs, ranks, VLM, 6, values) == found, (ranks, layout)
+        assert show(glyphs, ranks, VLM, 9, values) == found, (ranks, layout)
 
 
 def test_a_student_decodes_and_its_teacher_does_not(workspace):
