@@ -8,12 +8,12 @@
 namespace maestro::channel {
 
 namespace {
-// The value of a flag: the number of begin_step() calls in the upper bits, the slot in the lower ones. Flags
-// are never reset: a flag that still has the number of an earlier step counts as not set. Resetting them
-// would need a barrier per step, since a peer that is ahead may already be setting them for the next one. The
-// number is never 0, the value of fresh memory, and 48 bits of it never overflow.
-constexpr int kSlotBits = 16;
-constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
+// The value of a flag: the number of begin_step() calls in the upper bits, the number of the micro-batch in
+// the lower ones. Flags are never reset: a flag that still has the numbers of another micro-batch counts as
+// not set. Resetting them would need a barrier per step, since a peer that is ahead may already be setting
+// them for the next one. The number of a step is never 0, the value of fresh memory, and does not overflow in
+// four billion steps.
+constexpr int kMicroBatchBits = 32;
 
 void check_side(const ChannelSpec& s, const Side& side) {
     std::vector<int> ranks;
@@ -34,8 +34,7 @@ void check_spec(const ChannelSpec& s) {
         "edge {}: {} consumers of {} producers", s.name, s.consumers.size(), s.producers.size());
     check_side(s, s.producers);
     check_side(s, s.consumers);
-    MAESTRO_CHECK(s.window >= 1 && static_cast<std::uint64_t>(s.window) <= kSlotMask, "edge {}: window {}",
-                  s.name, s.window);
+    MAESTRO_CHECK(s.window >= 1, "edge {}: window {}", s.name, s.window);
     MAESTRO_CHECK(s.width > 0 && s.max_sent >= 0 && s.max_received >= 0 && s.max_samples >= 0,
                   "edge {}: width {}, rows {} and {}, samples {}", s.name, s.width, s.max_sent,
                   s.max_received, s.max_samples);
@@ -43,8 +42,11 @@ void check_spec(const ChannelSpec& s) {
                   "edge {}: a pointer between different ranks", s.name);
 }
 
-void add_once(std::vector<int>& ranks, int rank) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+/// Returns whether the rank is a new one.
+bool add_once(std::vector<int>& ranks, int rank) {
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return false;
+    ranks.push_back(rank);
+    return true;
 }
 }  // namespace
 
@@ -99,10 +101,9 @@ Channel::InFlight& Channel::in_flight(int micro_batch) {
 // Peers may be in the next step already and put into this rank's slots before it begins the step. That does
 // no harm:
 // - Slots: a producer fills a slot again only after this rank has acknowledged the rows that were in it.
-// - Flags: no peer overwrites one that this rank has yet to read. Each producer replica that serves a
-//   consumer has flags there that no other one sets, and ends a step after it has seen all of the consumer's
-//   acknowledgements. A consumer acknowledges a sample of the next step after its producer has put it, and so
-//   has begun that step.
+// - Flags: no peer overwrites one that this rank has yet to read. They belong to a slot: a producer sets the
+//   arrivals of a slot again after it has seen all acknowledgements of the micro-batch that was in it, and a
+//   consumer acknowledges a sample after its producer has put it there.
 // - Numbers: every rank of the edge begins every step, so all count the same steps without a message.
 void Channel::begin_step(std::int64_t step, std::span<const Route> routes) {
     MAESTRO_CHECK(!open_, "edge {}: step {} is still open", spec_.name, step_);
@@ -182,6 +183,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
     // micro-batch in it, from whichever rank of this replica, has acknowledged them to this rank.
     free_[slot] = false;
     batch.slot = slot;
+    batch.flag = flag_value(micro_batch);
     batch.put = true;
     batch.output = output;
     batch.rows = output.dim(0);
@@ -205,21 +207,19 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
 void Channel::send(const InFlight& batch) {
     const int source = source_of(spec_, producer_->replica);
     std::vector<int> peers;
-    for (const SampleSend& sample : batch.samples) {
+    for (const SampleSend& sample : batch.samples)
         for (const CopySegment& s : sample.segments) {
             if (spec_.pointer) continue;  // the consumer reads `output` itself, and needs the flags alone
             const Tensor part = batch.output.slice(s.local, s.local + s.rows);
             transport_->put(peers_.at(s.peer).number, row_offset(source, batch.slot, s.remote), part.data,
                             part.bytes());
         }
-        for (const FlagPair& flag : sample.flags) {
-            transport_->signal(peers_.at(flag.peer).number, flag.arrival, flag_value(batch.slot));
-            add_once(peers, flag.peer);
-        }
-    }
-    // A transport delivers flags after all rows that were put before the flush, so a flag may be queued
-    // before the rows of the next sample. One flush per peer makes one message of the whole micro-batch.
-    //
+    // One flag for all samples that a peer receives, and one flush per peer, which makes one message of the
+    // whole micro-batch.
+    for (const SampleSend& sample : batch.samples)
+        for (const FlagPair& flag : sample.flags)
+            if (add_once(peers, flag.peer))
+                transport_->signal(peers_.at(flag.peer).number, arrival_of(flag, batch.slot), batch.flag);
     // On an edge with gradients, the caller keeps the output valid until drained(), that is, until consumers
     // have received its rows. So nobody overwrites them before they are sent, and a GPU need neither copy
     // them nor make later operations wait.
@@ -231,8 +231,8 @@ void Channel::flush(const std::vector<int>& peers, bool reuse) {
     transport_->submit(reuse);
 }
 
-bool Channel::acked(const FlagPair& flag) {
-    return transport_->load(flag.ack) >> kSlotBits == epoch_;
+bool Channel::acked(const InFlight& batch, const FlagPair& flag) {
+    return transport_->load(ack_of(flag, batch.slot)) == batch.flag;
 }
 
 // An acknowledgement also means that the gradient has arrived, because a transport shows a flag only after
@@ -242,7 +242,7 @@ bool Channel::drained(int micro_batch) {
     if (batch.drained) return true;
     for (const SampleSend& sample : batch.samples)
         for (const FlagPair& flag : sample.flags)
-            if (!acked(flag)) return false;
+            if (!acked(batch, flag)) return false;
     batch.drained = true;
     // Where a pointer was passed, operations of the consumer may still be reading the output on the GPU.
     // Those that the producer issues from now on, which may overwrite it, have to wait for them.
@@ -256,7 +256,7 @@ bool Channel::drained(int micro_batch) {
 void Channel::wait_for_acks_on_device(const InFlight& batch) {
     transport_->set_end(transport::End::producer);
     for (const SampleSend& sample : batch.samples)
-        for (const FlagPair& flag : sample.flags) transport_->wait_on_device(flag.ack);
+        for (const FlagPair& flag : sample.flags) transport_->wait_on_device(ack_of(flag, batch.slot));
 }
 
 /// Segment by segment and not as one block: rows without a route were zeroed on the device, and the host's
@@ -297,11 +297,19 @@ std::int64_t Channel::rows_of(std::int64_t sample) const {
     return received(sample).plan.rows;
 }
 
-/// The first flag that is not set; null if all producer ranks have announced the sample. All are needed, even
-/// those of ranks that send no rows: see FlagPair.
-const FlagPair* Channel::missing_arrival(const Received& in) {
-    for (const FlagPair& flag : in.plan.flags)
-        if (transport_->load(flag.arrival) >> kSlotBits != epoch_) return &flag;
+/// The first flag that is not set; null if all producer ranks have announced the micro-batch. All are needed,
+/// even those of ranks that send no rows: see FlagPair.
+const FlagPair* Channel::missing_arrival(Received& in) {
+    const std::uint64_t value = flag_value(in.plan.producer_micro_batch);
+    for (const FlagPair& flag : in.plan.flags) {
+        const int slot = transport_->find(flag.arrival, spec_.window, value);
+        if (slot < 0) return &flag;
+        // All ranks of the producer's replica write into one slot. If they had chosen different ones, this
+        // rank would read old rows where another rank's belong.
+        MAESTRO_CHECK(in.slot < 0 || in.slot == slot, "edge {}, step {}: micro-batch {} in slots {} and {}",
+                      spec_.name, step_, in.plan.producer_micro_batch, in.slot, slot);
+        in.slot = slot;
+    }
     return nullptr;
 }
 
@@ -309,14 +317,6 @@ bool Channel::arrived(std::int64_t sample) {
     Received& in = received(sample);
     if (in.arrived) return true;
     if (missing_arrival(in)) return false;
-    // All ranks of the producer's replica write into one slot. If they had chosen different ones, this rank
-    // would read old rows where another rank's belong.
-    for (const FlagPair& flag : in.plan.flags) {
-        const int slot = static_cast<int>(transport_->load(flag.arrival) & kSlotMask);
-        MAESTRO_CHECK(in.slot < 0 || in.slot == slot, "edge {}, step {}: sample {} in slots {} and {}",
-                      spec_.name, step_, sample, in.slot, slot);
-        in.slot = slot;
-    }
     in.arrived = true;
     // Here and not in rows(): the copy then runs beside the operations that are issued before the rows are
     // needed, and it is issued only once.
@@ -332,7 +332,7 @@ Tensor Channel::rows(std::int64_t sample) {
                   step_, sample);
     const SampleReceive& plan = in.plan;
     transport_->set_end(transport::End::consumer);
-    for (const FlagPair& flag : plan.flags) transport_->wait_on_device(flag.arrival);
+    for (const FlagPair& flag : plan.flags) transport_->wait_on_device(arrival_of(flag, in.slot));
     if (plan.rows == 0) return {nullptr, spec_.dtype, {0, spec_.width}};
     if (spec_.pointer) {  // the producer's tensor itself, which stays valid until drained(), in one segment
         const std::int64_t first = plan.segments.front().remote;
@@ -389,14 +389,23 @@ void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& 
 /// caller flushes, after all samples, so that a peer gets one message.
 void Channel::ack(Received& in, std::vector<int>& peers) {
     for (const FlagPair& flag : in.plan.flags) {
-        transport_->signal(peers_.at(flag.peer).number, flag.ack, flag_value(in.slot));
+        transport_->signal(peers_.at(flag.peer).number, ack_of(flag, in.slot),
+                           flag_value(in.plan.producer_micro_batch));
         add_once(peers, flag.peer);
     }
     in.acked = true;
 }
 
-std::uint64_t Channel::flag_value(int slot) const {
-    return epoch_ << kSlotBits | static_cast<std::uint64_t>(slot);
+std::uint64_t Channel::flag_value(int micro_batch) const {
+    return epoch_ << kMicroBatchBits | static_cast<std::uint64_t>(micro_batch);
+}
+
+std::size_t Channel::arrival_of(const FlagPair& flag, int slot) {
+    return flag.arrival + sizeof(std::uint64_t) * static_cast<std::size_t>(slot);
+}
+
+std::size_t Channel::ack_of(const FlagPair& flag, int slot) const {
+    return flag.ack + sizeof(std::uint64_t) * slot_ack_count(spec_) * static_cast<std::size_t>(slot);
 }
 
 void Channel::wait_credit(int slot) {
@@ -424,7 +433,7 @@ void Channel::wait_drained(int micro_batch) {
 void Channel::wait_arrived(std::int64_t sample) {
     waiter_->wait_until([&] { return arrived(sample); },
                         [&] {
-                            const Received& in = received(sample);
+                            Received& in = received(sample);
                             const FlagPair* flag = missing_arrival(in);
                             return fmt::format("edge {}, step {}: sample {} in micro-batch {} of rank {}",
                                                spec_.name, step_, sample, in.plan.producer_micro_batch,
@@ -436,7 +445,7 @@ std::string Channel::describe_missing_acks(int micro_batch, const InFlight& batc
     std::string left;
     for (const SampleSend& sample : batch.samples)
         for (const FlagPair& flag : sample.flags)
-            if (!acked(flag))
+            if (!acked(batch, flag))
                 left +=
                     fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", sample.sample, flag.peer);
     return fmt::format("{} of micro-batch {}: {}", spec_.carries_gradient ? "gradients" : "release",

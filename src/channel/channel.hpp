@@ -116,6 +116,7 @@ private:
         Tensor output;
         std::int64_t rows = 0;
         int slot = -1;
+        std::uint64_t flag = 0;  // the value of its flags
         bool put = false;
         bool drained = false;
         bool retired = false;
@@ -127,12 +128,14 @@ private:
     /// Of received rows, in the slots for one of the replicas that serve the consumer.
     std::size_t row_offset(int source, int slot, std::int64_t row) const;
     std::size_t gradient_offset(const Peer& peer, int slot, std::int64_t row) const;
-    std::uint64_t flag_value(int slot) const;
+    std::uint64_t flag_value(int micro_batch) const;
+    static std::size_t arrival_of(const FlagPair& flag, int slot);  ///< offset
+    std::size_t ack_of(const FlagPair& flag, int slot) const;
     Received& received(std::int64_t sample);
     const Received& received(std::int64_t sample) const;
     InFlight& in_flight(int micro_batch);
-    const FlagPair* missing_arrival(const Received& in);
-    bool acked(const FlagPair& flag);
+    const FlagPair* missing_arrival(Received& in);
+    bool acked(const InFlight& batch, const FlagPair& flag);
     void retire_drained();
     void send(const InFlight& batch);
     void ack(Received& in, std::vector<int>& peers);

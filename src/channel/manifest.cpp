@@ -19,21 +19,17 @@ public:
           consumer_(find_rank(spec.consumers, rank)) {}
 
     Manifest build(std::span<const Route> routes) {
-        // More routes would need more flags than there are, and theirs would lie in the first slot's rows.
-        MAESTRO_CHECK(static_cast<std::int64_t>(routes.size()) <= spec_.max_samples,
-                      "edge {}: {} routes in a step, at most {} allowed", spec_.name, routes.size(),
-                      spec_.max_samples);
-        for (std::size_t i = 0; i < routes.size(); ++i) {
-            const Route& route = routes[i];
+        for (const Route& route : routes) {
             check(route);
             // A rank may skip the routes between other replicas: only its replica and the one at the other
             // end fill the slots and set the flags that it uses.
             const bool sends = producer_ && route.producer_replica == producer_->replica;
             const bool receives = consumer_ && route.consumer_replica == consumer_->replica;
             if (!sends && !receives) continue;
-            const std::vector<std::int64_t> rows = rows_of(route), first = place(route, rows);
-            if (sends) add_send(i, route, rows, first);
-            if (receives) add_receive(i, route, rows, first);
+            const std::vector<std::int64_t> rows = rows_of(route);
+            const Place first = place(route, rows);
+            if (sends) add_send(route, rows, first);
+            if (receives) add_receive(route, rows, first);
         }
         return std::move(manifest_);
     }
@@ -74,41 +70,48 @@ private:
         return rows;
     }
 
-    /// First row of the sample in the slot of each consumer rank. Every rank of both replicas computes this
-    /// for all consumer ranks, in the same order of routes, and so comes to the same places. Samples do not
-    /// depend on each other's arrival: each has its place even if earlier ones arrive later.
-    std::vector<std::int64_t> place(const Route& r, const std::vector<std::int64_t>& rows) {
-        std::vector<std::int64_t>& filled =
-            filled_[{r.producer_replica, r.producer_micro_batch, r.consumer_replica}];
-        filled.resize(rows.size(), 0);
-        const std::vector<std::int64_t> first = filled;
+    /// What comes before a sample in the slots of its micro-batch at one replica of the consumer.
+    struct Place {
+        std::int64_t samples = 0;
+        std::vector<std::int64_t> rows;  ///< by consumer rank
+    };
+    /// Every rank of both replicas computes this for all consumer ranks, in the same order of routes, and so
+    /// comes to the same places. Samples do not depend on each other's arrival: each has its place even if
+    /// earlier ones arrive later.
+    Place place(const Route& r, const std::vector<std::int64_t>& rows) {
+        Place& filled = filled_[{r.producer_replica, r.producer_micro_batch, r.consumer_replica}];
+        filled.rows.resize(rows.size(), 0);
+        const Place first = filled;
         for (std::size_t q = 0; q < rows.size(); ++q) {
-            filled[q] += rows[q];
-            MAESTRO_CHECK(filled[q] <= spec_.max_received,
+            filled.rows[q] += rows[q];
+            MAESTRO_CHECK(filled.rows[q] <= spec_.max_received,
                           "edge {}: sample {} needs rows {}..{} of a slot of {}", spec_.name, r.sample,
-                          first[q], filled[q], spec_.max_received);
+                          first.rows[q], filled.rows[q], spec_.max_received);
         }
+        // More samples would need more flags than there are, and theirs would be those of other ranks.
+        MAESTRO_CHECK(
+            ++filled.samples <= spec_.max_samples,
+            "edge {}: with sample {}, {} of a micro-batch go to one replica, at most {} are allowed",
+            spec_.name, r.sample, filled.samples, spec_.max_samples);
         return first;
     }
 
-    void add_send(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
-                  const std::vector<std::int64_t>& first) {
+    void add_send(const Route& r, const std::vector<std::int64_t>& rows, const Place& first) {
         const std::vector<int>& ranks = spec_.consumers[r.consumer_replica];
         SampleSend& send = manifest_.sends[r.producer_micro_batch].emplace_back(SampleSend{r.sample, {}, {}});
         for (const RowSegment& p : r.segments) {
             if (p.producer != producer_->rank) continue;
             send.segments.push_back(
-                {ranks[p.consumer], p.producer_row, first[p.consumer] + p.consumer_row, p.rows});
+                {ranks[p.consumer], p.producer_row, first.rows[p.consumer] + p.consumer_row, p.rows});
         }
         // The condition is the one of add_receive(), seen from the other end: a flag that one end waits for
         // and the other never sets would end the run at its deadline.
         for (int q = 0; q < consumers(); ++q)
             if (rows[q] > 0 || (producer_->rank == 0 && q == 0))
-                send.flags.push_back(flag_pair(route, r, producer_->rank, q, ranks[q]));
+                send.flags.push_back(flag_pair(r, first, producer_->rank, q, ranks[q]));
     }
 
-    void add_receive(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
-                     const std::vector<std::int64_t>& first) {
+    void add_receive(const Route& r, const std::vector<std::int64_t>& rows, const Place& first) {
         const std::vector<int>& ranks = spec_.producers[r.producer_replica];
         const int self = consumer_->rank;
         const auto [at, fresh] = manifest_.receives.try_emplace(r.sample);
@@ -116,7 +119,7 @@ private:
         SampleReceive& receive = at->second;
         receive.producer_micro_batch = r.producer_micro_batch;
         receive.source = source_of(spec_, r.producer_replica);
-        receive.first_row = first[self];
+        receive.first_row = first.rows[self];
         receive.rows = rows[self];
         for (const RowSegment& p : r.segments) {
             if (p.consumer != self) continue;
@@ -124,22 +127,19 @@ private:
         }
         for (int p = 0; p < producers(); ++p)
             if (receive.rows > 0 || (p == 0 && self == 0))
-                receive.flags.push_back(flag_pair(route, r, p, self, ranks[p]));
+                receive.flags.push_back(flag_pair(r, first, p, self, ranks[p]));
     }
 
-    /// A rank's flags are in two arrays, which both ends can compute: the arrivals [source, route, producer
-    /// rank], and the acknowledgements [route, consumer rank]. Each flag has one writer, because no transport
-    /// counts atomically. A producer that is a step ahead must not overwrite what another one has announced,
-    /// so each source has flags of every route. The second array begins at the same place in every step,
-    /// however few routes there are: a peer that is a step ahead must not set an acknowledgement where this
-    /// rank still waits for an arrival.
-    FlagPair flag_pair(std::size_t route, const Route& r, int producer, int consumer, int peer) const {
-        const auto p = static_cast<std::size_t>(producers()), q = static_cast<std::size_t>(consumers());
-        const auto source = static_cast<std::size_t>(source_of(spec_, r.producer_replica));
-        const std::size_t of_source = static_cast<std::size_t>(spec_.max_samples) * source;
-        const auto bytes = [](std::size_t flag) { return flag * sizeof(std::uint64_t); };
-        return {peer, bytes((of_source + route) * p + static_cast<std::size_t>(producer)),
-                bytes(arrival_count(spec_) + route * q + static_cast<std::size_t>(consumer))};
+    /// Each flag has one writer, because no transport counts atomically. Acknowledgements begin at the same
+    /// place in every step: a peer that is a step ahead must not set one where this rank still waits for an
+    /// arrival.
+    FlagPair flag_pair(const Route& r, const Place& first, int producer, int consumer, int peer) const {
+        const auto size = [](auto count) { return static_cast<std::size_t>(count); };
+        const std::size_t sender = size(source_of(spec_, r.producer_replica) * producers() + producer),
+                          sample = size(target_of(spec_, r.consumer_replica) * spec_.max_samples) +
+                                   size(first.samples);
+        return {peer, sizeof(std::uint64_t) * sender * size(spec_.window),
+                sizeof(std::uint64_t) * (arrival_count(spec_) + sample * size(consumers()) + size(consumer))};
     }
 
     int producers() const { return static_cast<int>(spec_.producers.front().size()); }
@@ -148,8 +148,8 @@ private:
     const ChannelSpec& spec_;
     std::optional<ReplicaRank> producer_, consumer_;
     Manifest manifest_;
-    /// Rows in each consumer rank's slot so far, by producer replica, its micro-batch and consumer replica.
-    std::map<std::tuple<int, int, int>, std::vector<std::int64_t>> filled_;
+    /// By producer replica, its micro-batch and consumer replica: what is in their slots so far.
+    std::map<std::tuple<int, int, int>, Place> filled_;
 };
 
 }  // namespace

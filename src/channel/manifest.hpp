@@ -21,7 +21,8 @@ struct CopySegment {
 };
 
 /// The two flags of a sample between a producer rank and a consumer rank: the producer sets `arrival` when
-/// its rows have been put, the consumer sets `ack` when it no longer needs them or has sent their gradient.
+/// the rows of the micro-batch have been put, the consumer sets `ack` when it no longer needs those of the
+/// sample or has sent their gradient. Both are flags of a slot, see spec.hpp.
 ///
 /// A consumer rank that receives rows has a pair with every rank of the producer's replica, even with those
 /// that send it nothing. All of them use the same slot for a micro-batch, and no rank may fill the slot again
@@ -30,8 +31,8 @@ struct CopySegment {
 /// for it.
 struct FlagPair {
     int peer = 0;             ///< rank of the world, on the other side
-    std::size_t arrival = 0;  ///< byte offset in the consumer's memory
-    std::size_t ack = 0;      ///< byte offset in the producer's memory
+    std::size_t arrival = 0;  ///< byte offset in the consumer's memory, of slot 0
+    std::size_t ack = 0;      ///< byte offset in the producer's memory, of slot 0
 };
 
 struct SampleSend {  ///< a sample that this rank's replica sends
@@ -55,8 +56,8 @@ struct Manifest {
 };
 
 /// A consumer rank has slots for each replica that serves it. In a slot, the samples of a micro-batch are
-/// consecutive, in the order of the
-/// routes. Throws Error(broken_invariant) if they do not fit.
+/// consecutive, in the order of the routes. Routes between other replicas may be left out. Throws
+/// Error(broken_invariant) if they do not fit.
 Manifest manifest_of(const ChannelSpec& spec, int rank, std::span<const Route> routes);
 
 }  // namespace maestro::channel

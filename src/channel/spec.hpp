@@ -24,7 +24,7 @@ struct ChannelSpec {
     int window = 1;                 ///< micro-batches of a producer that may be in flight, >= 1
     std::int64_t max_sent = 0;      ///< largest number of rows in a rank's output of a micro-batch
     std::int64_t max_received = 0;  ///< largest number of rows of such a micro-batch that a rank receives
-    std::int64_t max_samples = 0;   ///< largest number of routes of a step, over all replicas
+    std::int64_t max_samples = 0;   ///< largest number of samples of such a micro-batch
     bool carries_gradient = true;
     bool pointer = false;  ///< both ends of every replica are the same rank: a pointer is passed
     /// An emulated link delays rows and gradients by this much, and by this much for each row.
@@ -42,18 +42,33 @@ inline int fan_in(const ChannelSpec& spec) {
     return static_cast<int>(std::max<std::size_t>(1, spec.producers.size() / spec.consumers.size()));
 }
 
-/// Whether rows may go from this replica of the producer to this one of the consumer. Replicas serve each
+/// Returns how many replicas of the consumer each replica of the producer serves.
+inline int fan_out(const ChannelSpec& spec) {
+    return static_cast<int>(std::max<std::size_t>(1, spec.consumers.size() / spec.producers.size()));
+}
+
+/// Whether rows may go from this one of `producers` replicas to this one of `consumers`. Replicas serve each
 /// other in proportion: with fan-in, consecutive producers serve one consumer, and otherwise one producer
 /// serves consecutive consumers.
+inline bool serves(std::size_t producers, std::size_t consumers, int producer, int consumer) {
+    const auto each = [](std::size_t of, std::size_t by) {
+        return static_cast<int>(std::max<std::size_t>(1, of / by));
+    };
+    return producer / each(producers, consumers) == consumer / each(consumers, producers);
+}
+
 inline bool serves(const ChannelSpec& spec, int producer, int consumer) {
-    const auto fan_out =
-        static_cast<int>(std::max<std::size_t>(1, spec.consumers.size() / spec.producers.size()));
-    return producer / fan_in(spec) == consumer / fan_out;
+    return serves(spec.producers.size(), spec.consumers.size(), producer, consumer);
 }
 
 /// Returns the place of a replica of the producer among the fan_in() ones that serve the same consumer.
 inline int source_of(const ChannelSpec& spec, int producer) {
     return producer % fan_in(spec);
+}
+
+/// Returns the place of a replica of the consumer among the fan_out() ones that the same producer serves.
+inline int target_of(const ChannelSpec& spec, int consumer) {
+    return consumer % fan_out(spec);
 }
 
 /// Largest number of rows that a rank of a consumer receives of one micro-batch from each producer that
@@ -78,23 +93,35 @@ inline std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
     return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
 }
 
-/// Flags by which the samples of a step are announced to a rank: for each sample one for every rank that may
-/// announce it.
+// The flags of a rank are in two arrays, for the slots of micro-batches in flight, so that their number grows
+// neither with the batch nor with the number of ranks that other replicas have:
+//
+//   arrivals          [source, producer rank, slot]          which micro-batch is in the slot
+//   acknowledgements  [slot, target, sample, consumer rank]  of the micro-batch that this rank put there
+//
+// "Sample" counts those of the micro-batch that go to the same replica of the consumer.
+
+/// Flags by which producers announce micro-batches to a rank.
 inline std::size_t arrival_count(const ChannelSpec& spec) {
-    return static_cast<std::size_t>(spec.max_samples) * static_cast<std::size_t>(fan_in(spec)) *
-           spec.producers.front().size();
+    return static_cast<std::size_t>(fan_in(spec)) * spec.producers.front().size() *
+           static_cast<std::size_t>(spec.window);
 }
 
-/// Flags that a rank has for a step: the arrivals, and for each sample one for every rank that may
-/// acknowledge it.
-inline std::size_t flag_count(const ChannelSpec& spec) {
-    return arrival_count(spec) + static_cast<std::size_t>(spec.max_samples) * spec.consumers.front().size();
+/// Flags by which consumers acknowledge the samples of one micro-batch to a rank.
+inline std::size_t slot_ack_count(const ChannelSpec& spec) {
+    return static_cast<std::size_t>(fan_out(spec)) * static_cast<std::size_t>(spec.max_samples) *
+           spec.consumers.front().size();
+}
+
+/// Flags that a rank has for a slot.
+inline std::size_t slot_flag_count(const ChannelSpec& spec) {
+    return static_cast<std::size_t>(fan_in(spec)) * spec.producers.front().size() + slot_ack_count(spec);
 }
 
 /// Offset of the delivery times, which follow the flags. On an emulated link each flag has one: the time from
 /// which it can be seen.
 inline std::size_t delivery_times_offset(const ChannelSpec& spec) {
-    return sizeof(std::uint64_t) * flag_count(spec);
+    return sizeof(std::uint64_t) * static_cast<std::size_t>(spec.window) * slot_flag_count(spec);
 }
 
 /// Bytes of the flags and of their delivery times. Rows begin behind them, on a new cache line.
@@ -110,6 +137,12 @@ struct SlotBytes {
     std::size_t rows = 0, gradient = 0;
     std::size_t both() const { return rows + gradient; }
 };
+
+/// Bytes of the flags of one slot, and of their delivery times.
+inline std::size_t slot_flag_bytes(const ChannelSpec& spec, int rank) {
+    if (!find_rank(spec.consumers, rank) && !find_rank(spec.producers, rank)) return 0;
+    return (is_delayed(spec) ? 2 : 1) * sizeof(std::uint64_t) * slot_flag_count(spec);
+}
 
 inline SlotBytes slot_bytes(const ChannelSpec& spec, int rank) {
     SlotBytes bytes;

@@ -48,6 +48,11 @@ public:
         const auto delivery_s = std::bit_cast<double>(inner_->load(delay_.delivery_times + offset));
         return comm::now_s() >= delivery_s ? flag : 0;
     }
+    int find(std::size_t offset, int count, std::uint64_t flag) override {
+        const int place = inner_->find(offset, count, flag);
+        const bool seen = place >= 0 && load(offset + sizeof flag * static_cast<std::size_t>(place)) == flag;
+        return seen ? place : -1;
+    }
 
 private:
     struct PeerLink {

@@ -54,6 +54,12 @@ public:
     virtual void submit([[maybe_unused]] bool reuse) {}
     /// Reads a flag of this rank's memory. What the peer put before it is visible afterwards.
     virtual std::uint64_t load(std::size_t offset) = 0;
+    /// Returns which of `count` flags, one behind the other, has this value; -1: none. As load().
+    virtual int find(std::size_t offset, int count, std::uint64_t flag) {
+        for (int place = 0; place < count; ++place)
+            if (load(offset + sizeof flag * static_cast<std::size_t>(place)) == flag) return place;
+        return -1;
+    }
 
     /// Operations issued later run after the rows have arrived that a flag, seen by load(), announces. Needed
     /// for rows that copy_to_device() does not copy.

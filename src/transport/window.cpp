@@ -91,13 +91,23 @@ public:
     // before it, and the atomic load keeps the compiler from reading the flag only once in a polling loop.
     std::uint64_t load(std::size_t offset) override {
         MAESTRO_MPI(MPI_Win_sync(window_));
-        auto* flag = reinterpret_cast<std::uint64_t*>(memory_ + offset);
-        const std::uint64_t value = std::atomic_ref<std::uint64_t>(*flag).load(std::memory_order_acquire);
+        const std::uint64_t value = read(offset);
         MAESTRO_MPI(MPI_Win_sync(window_));
         return value;
     }
+    int find(std::size_t offset, int count, std::uint64_t flag) override {
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        int place = 0;
+        while (place < count && read(offset + sizeof flag * static_cast<std::size_t>(place)) != flag) ++place;
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        return place < count ? place : -1;
+    }
 
 private:
+    std::uint64_t read(std::size_t offset) {
+        auto* flag = reinterpret_cast<std::uint64_t*>(memory_ + offset);
+        return std::atomic_ref<std::uint64_t>(*flag).load(std::memory_order_acquire);
+    }
     static std::size_t size_of_window(std::size_t bytes) { return std::max<std::size_t>(bytes, 64); }
 
     /// Calls no collective operation but the allocation itself, because a rank that fails leaves it early.

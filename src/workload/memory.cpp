@@ -45,6 +45,7 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
     return bytes;
 }
 
+                                         channel::slot_flag_bytes(plan.channels[e], rank) +
 LaneSpec lane_of(const Scenario& scenario, int section) {
     return {section, scenario.full_micro_batch(section), degrees_of(scenario.graph.sections[section])};
 }
@@ -146,7 +147,7 @@ channel::ChannelSpec channel_of(const Scenario& scenario, const graph::StageEdge
             .max_sent = producer.max_rows,
             // Stages of a section hold the same rows on corresponding ranks.
             .max_received = edge.within_section() ? producer.max_rows : max_rows_received(table, from, to),
-            .max_samples = scenario.global_batch,
+            .max_samples = from.micro_batch,
             .carries_gradient = edge.gradient,
             .pointer = graph::passes_pointer(graph, edge)};
 }

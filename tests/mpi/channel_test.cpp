@@ -86,7 +86,7 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
                consumers = static_cast<std::int64_t>(spec.consumers.size());
     StepPlan plan;
     plan.rows.resize(spec.producers.size());
-    const std::int64_t samples = dice.up_to(4) == 0 ? 0 : dice.up_to(spec.max_samples);
+    const std::int64_t samples = dice.up_to(4) == 0 ? 0 : dice.up_to(24);
     std::map<std::int64_t, std::vector<Route>> open;  // by producer
     const auto close = [&](std::int64_t producer) {
         auto& batches = plan.rows[static_cast<std::size_t>(producer)];
@@ -108,7 +108,7 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
                                       ? to * (producers / consumers) + dice.up_to(producers / consumers - 1)
                                       : to / (consumers / producers);
         open[from].push_back({1000 + 3 * i, static_cast<int>(from), 0, static_cast<int>(to), {}});
-        if (open[from].size() == 3 || dice.up_to(2) == 0) close(from);
+        if (std::ssize(open[from]) == spec.max_samples || dice.up_to(2) == 0) close(from);
     }
     for (auto& [producer, batch] : open)
         if (!batch.empty()) close(producer);
@@ -421,7 +421,7 @@ ChannelSpec small_spec(const std::string& name) {
     spec.width = 3;
     spec.max_sent = 40;
     spec.max_received = 27;
-    spec.max_samples = 24;
+    spec.max_samples = 3;
     return spec;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "channel/spec.hpp"
 
 namespace maestro::train {
 
@@ -42,19 +43,18 @@ struct Consumer {
     std::size_t position = 0;  ///< in the micro-batch
 };
 
-/// The micro-batches of the consuming section. Each is laid out when the first of its samples is asked for.
+/// The micro-batches of replicas of the consuming section. Each is laid out when the first of its samples is
+/// asked for.
 class Consumers {
 public:
-    Consumers(const std::vector<std::vector<schedule::MicroBatch>>& replicas, const RowLayout& layout)
-        : layout_(layout) {
-        for (std::size_t r = 0; r < replicas.size(); ++r)
-            for (const schedule::MicroBatch& micro_batch : replicas[r]) {
-                for (std::size_t i = 0; i < micro_batch.samples.size(); ++i)
-                    of_sample_.emplace(
-                        micro_batch.samples[i],
-                        Consumer{static_cast<int>(r), static_cast<int>(micro_batches_.size()), i});
-                micro_batches_.push_back(&micro_batch);
-            }
+    explicit Consumers(const RowLayout& layout) : layout_(layout) {}
+    void add(int replica, const std::vector<schedule::MicroBatch>& micro_batches) {
+        for (const schedule::MicroBatch& micro_batch : micro_batches) {
+            for (std::size_t i = 0; i < micro_batch.samples.size(); ++i)
+                of_sample_.emplace(micro_batch.samples[i],
+                                   Consumer{replica, static_cast<int>(micro_batches_.size()), i});
+            micro_batches_.push_back(&micro_batch);
+        }
         rows_.resize(micro_batches_.size());
     }
     /// Null where the section does not work on the sample.
@@ -95,28 +95,44 @@ RowLayout of_parts(parallel::Degrees degrees, RowsOf rows_of) {
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to,
                                    const RowLayout& produced, const RowLayout& consumed,
                                    const std::optional<EndReplicas>& local) {
-    Consumers consumers(plan.batches[to], consumed);
+    const auto &up = plan.batches[from], &down = plan.batches[to];
+    const auto serves = [&](int producer, int consumer) {
+        return channel::serves(up.size(), down.size(), producer, consumer);
+    };
+    const auto is_local = [&](int producer, int consumer) {
+        return !local || local->producer == producer || local->consumer == consumer;
+    };
+    // Replicas of which none serves or is served by a local one are not looked at, because there are as many
+    // as the batch is large.
+    std::vector<bool> produces(up.size(), false), consumes(down.size(), false);
+    for (std::size_t p = 0; p < up.size(); ++p)
+        for (std::size_t c = 0; c < down.size(); ++c)
+            if (serves(static_cast<int>(p), static_cast<int>(c)) &&
+                is_local(static_cast<int>(p), static_cast<int>(c)))
+                produces[p] = consumes[c] = true;
+    Consumers consumers(consumed);
+    for (std::size_t c = 0; c < down.size(); ++c)
+        if (consumes[c]) consumers.add(static_cast<int>(c), down[c]);
     std::vector<channel::Route> found;
-    const auto& up = plan.batches[from];
-    for (std::size_t r = 0; r < up.size(); ++r)
-        for (std::size_t k = 0; k < up[r].size(); ++k) {
-            const auto& samples = up[r][k].samples;
+    for (int p = 0; p < static_cast<int>(up.size()); ++p)
+        for (std::size_t k = 0; produces[p] && k < up[p].size(); ++k) {
+            const auto& samples = up[p][k].samples;
             std::optional<workload::RowPlacements> rows;
             for (std::size_t i = 0; i < samples.size(); ++i) {
                 const Consumer* consumer = consumers.find(samples[i]);
                 if (!consumer) continue;
-                channel::Route& route = found.emplace_back();
-                route.sample = samples[i];
-                route.producer_replica = static_cast<int>(r);
-                route.producer_micro_batch = static_cast<int>(k);
-                route.consumer_replica = consumer->replica;
-                if (local && local->producer != route.producer_replica &&
-                    local->consumer != route.consumer_replica)
-                    continue;
+                MAESTRO_CHECK(serves(p, consumer->replica),
+                              "sample {} from replica {}, which does not serve replica {}", samples[i], p,
+                              consumer->replica);
+                if (!is_local(p, consumer->replica)) continue;
                 // Laid out once for all samples of the micro-batch, and not at all if none of them has a
                 // local end.
-                if (!rows) rows = produced(up[r][k]);
-                route.segments = segments_of(samples[i], (*rows)[i], consumers.rows(*consumer));
+                if (!rows) rows = produced(up[p][k]);
+                found.push_back({.sample = samples[i],
+                                 .producer_replica = p,
+                                 .producer_micro_batch = static_cast<int>(k),
+                                 .consumer_replica = consumer->replica,
+                                 .segments = segments_of(samples[i], (*rows)[i], consumers.rows(*consumer))});
             }
         }
     return found;

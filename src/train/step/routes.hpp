@@ -1,5 +1,5 @@
-// Which rows of which sample go from rank to rank over an edge in a step. Every rank computes them
-// from the plan and the lengths of the samples.
+// Which rows of which sample go from rank to rank over an edge in a step. Every rank computes its own from
+// the plan and the lengths of the samples.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ struct EndReplicas {
 
 /// Pure. The routes of a step, in an order that is the same on every rank. A sample that only one of the
 /// sections `from` and `to` works on has no route, but its rows count in the layout of its micro-batch.
-/// With `local`, segments are filled in only where a route begins or ends in one of these replicas: laying
-/// out the micro-batches of all replicas on every rank would take as long as there are replicas. The other
-/// routes stay in the list without segments, because a route's position in it is where the edge's flags of
-/// the sample are. Throws Error(broken_invariant) where the two ends hold different rows of a sample.
+/// With `local`, those that begin or end in one of these replicas, and only the micro-batches of replicas
+/// that serve them or are served by them are read: the time grows with the rank's share of the batch. Throws
+/// Error(broken_invariant) where the two ends hold different rows of a sample, or where a replica works on a
+/// sample of one that does not serve it.
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to,
                                    const RowLayout& produced, const RowLayout& consumed,
                                    const std::optional<EndReplicas>& local = {});

@@ -96,6 +96,9 @@ public:
         seal(reuse && copies);
     }
     std::uint64_t load(std::size_t offset) override { return host_->load(offset); }
+    int find(std::size_t offset, int count, std::uint64_t flag) override {
+        return host_->find(offset, count, flag);
+    }
 
     void zero(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, operations_));

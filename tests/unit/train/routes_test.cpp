@@ -119,7 +119,7 @@ TEST(Routes, OfRandomPlansAreWhatTheDefinitionSays) {
     EXPECT_GT(shifted, 100);
 }
 
-/// A rank lays out the routes of its replicas. The others keep their position in the list, without pieces.
+/// A rank lays out the routes of its replicas, and no other micro-batches.
 TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
         SCOPED_TRACE(seed);
@@ -141,14 +141,11 @@ TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
         for (const EndReplicas& local : ends) {
             laid_out.clear();
             const std::vector<Route> some = routes(plan, 0, 2, layout, layout, local);
-            ASSERT_EQ(some.size(), all.size());
-            for (std::size_t i = 0; i < all.size(); ++i) {
-                const bool touches =
-                    local.producer == all[i].producer_replica || local.consumer == all[i].consumer_replica;
-                Route expected = all[i];
-                if (!touches) expected.segments.clear();
-                EXPECT_EQ(some[i], expected);
-            }
+            std::vector<Route> expected;
+            std::copy_if(all.begin(), all.end(), std::back_inserter(expected), [&](const Route& route) {
+                return local.producer == route.producer_replica || local.consumer == route.consumer_replica;
+            });
+            EXPECT_EQ(some, expected);
             if (!local.producer && !local.consumer) {
                 EXPECT_TRUE(laid_out.empty());
             }

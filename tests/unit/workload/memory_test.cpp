@@ -55,8 +55,9 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(language.optimizer, 8.0 * static_cast<double>((blocks + 2) / 3 * parallel::kBlock));
     EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
     EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
-    // Both ends of the edge have the six slots: rows here, gradients there.
-    const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 80;
+    // Both ends of the edge have the six slots: rows here, gradients there. A slot has a flag for the arrival
+    // of its one sample, and one for the acknowledgement of each of the three replicas.
+    const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 6 * (1 + 3) * 8;
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
     EXPECT_EQ(vision.scratch, up.footprint.scratch + up.footprint.sync_scratch);
