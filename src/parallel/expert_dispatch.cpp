@@ -5,12 +5,13 @@
 #include <numeric>
 #include <set>
 
-#include "base/check.hpp"
+#include "base/narrow.hpp"
 
 namespace maestro::parallel {
 
 ExpertOrder order_by_expert(std::span<const std::int32_t> choice, int k, Range experts) {
     ExpertOrder order;
+    narrow<std::int32_t>(choice.size(), "choices of experts by received rows");
     const auto count = static_cast<std::size_t>(experts.size());
     order.begin.assign(count + 1, 0);
     const auto is_here = [&](std::int32_t expert) { return expert >= experts.begin && expert < experts.end; };
@@ -253,7 +254,7 @@ private:
     }
     /// The present row comes here in the first hop.
     void arrive(RoundDraft& draft, std::int32_t row) const {
-        const auto place = static_cast<std::int32_t>(draft.arrived++);
+        const auto place = narrow<std::int32_t>(draft.arrived++, "rows on their way to experts");
         ++draft.first_receive_rows[at(source_)];
         const int etp = group_.degrees.etp;
         for (const int part : parts())
@@ -278,7 +279,8 @@ private:
             for (const std::int32_t row : sent[to]) {
                 const auto at = static_cast<std::size_t>(row);
                 MAESTRO_CHECK(receivers[at] < columns, "row {} is sent to more than {} ranks", row, columns);
-                hop.place[at * columns + receivers[at]++] = static_cast<std::int32_t>(hop.sent.size());
+                hop.place[at * columns + receivers[at]++] =
+                    narrow<std::int32_t>(hop.sent.size(), "rows sent to experts");
                 hop.sent.push_back(row);
             }
         }
@@ -313,6 +315,7 @@ std::vector<ExpertRound> plan_expert_rounds(const ExpertGroup& group, std::span<
     MAESTRO_CHECK(
         std::ssize(rows) == group.degrees.ranks() && choice.size() == k * static_cast<std::size_t>(sum(rows)),
         "{} choices of the rows of {} ranks", choice.size(), rows.size());
+    narrow<std::int32_t>(sum(rows), "rows of the ranks that share experts");
     RoundPlanner planner(group, limits);
     std::size_t row = 0;
     for (std::size_t source = 0; source < rows.size(); ++source) {

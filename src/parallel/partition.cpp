@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/check.hpp"
+#include "base/narrow.hpp"
 #include "base/shard.hpp"
 
 namespace maestro::parallel {
@@ -66,7 +66,7 @@ Partition::Partition(std::span<const std::int64_t> lengths, AttentionMask mask, 
     for (const std::int64_t length : lengths) {
         MAESTRO_CHECK(length >= 0 && length % unit == 0, "{} rows in units of {}", length, unit);
         units.push_back(length / unit);
-        offsets_.push_back(offsets_.back() + static_cast<std::int32_t>(length));
+        offsets_.push_back(narrow<std::int32_t>(offsets_.back() + length, "rows of a micro-batch"));
     }
     const int cp = degrees.cp;
     const auto add = [&](int slice, std::size_t sequence, Range part) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "graph/grid.hpp"
 #include "ops/dispatch.hpp"
@@ -127,6 +129,30 @@ channel::Side side_of(const graph::SectionGraph& graph, int stage) {
         side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, group)));
     return side;
 }
+/// Throws Error(bad_deck) for a micro-batch with more rows than 32 bits number, or with more choices of
+/// experts among the rows of the ranks that share these.
+void check_rows(const Scenario& scenario, const SampleTable& table, int stage,
+                std::span<const model::SampleShape> batch) {
+    const int s = scenario.graph.stages[stage].section;
+    const std::vector<std::int64_t> lengths = pack_sequences(table, s, batch).lengths;
+    std::int64_t numbers = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    std::string what = "rows";
+    const parallel::MeshShape shape = mesh_shape_of(scenario, stage);
+    if (shape.has_experts) {
+        const int replica = shape.degrees.ranks();
+        numbers *= std::int64_t{(shape.experts.ranks() + replica - 1) / replica} *
+                   scenario.models[s].experts.per_token;
+        what = "choices of experts by rows of the ranks that share them";
+    }
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    if (numbers > kMost)
+        throw Error(ExitCode::bad_deck,
+                    fmt::format("section.{}.micro_batch: a micro-batch of {} samples has up to {} {}, and at "
+                                "most {} can be numbered; make micro_batch smaller",
+                                scenario.graph.sections[s].name, batch.size(), numbers, what, kMost),
+                    Scope::all_ranks);
+}
+
 
 channel::ChannelSpec channel_of(const Scenario& scenario, const graph::StageEdge& edge,
                                 const SampleTable& table, const StageMemory& producer) {
@@ -202,6 +228,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const double more = imbalance(scenario, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
+        check_rows(scenario, table, stage, worst);
         // Of a section that reads pictures, only the first stage does.
         if (!table.sees_pixels(s))
             memory.samples = sample_bytes(worst, 0);

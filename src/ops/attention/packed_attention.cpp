@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/narrow.hpp"
 #include "kernels/elementwise.hpp"
 
 namespace maestro::ops {
@@ -196,7 +197,7 @@ void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<st
     const auto row_numbers = [&](const std::vector<Rows>& rows) {
         for (std::int64_t i = 0; i < launch.count; ++i)
             for (std::int64_t row = 0; row < of(rows, i).count; ++row)
-                words.push_back(static_cast<std::int32_t>(i * launch.plan.max_seqlen + row));
+                words.push_back(narrow<std::int32_t>(i * launch.plan.max_seqlen + row, "padded rows"));
         end_list();
     };
     if (!is_padded(implementation_)) {

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+#include "support/errors.hpp"
+
 namespace maestro::parallel::test {
 namespace {
 
@@ -99,6 +101,17 @@ TEST(Partition, KeepsSmallPicturesWholeAndCutsLargeOnes) {
     EXPECT_FALSE(mixed.is_cut(0));
     const Partition alone(Lengths{400, 12}, AttentionMask::bidirectional, {1, 4}, 4);
     EXPECT_FALSE(alone.is_cut(0));
+}
+
+TEST(Partition, RefusesMoreRowsThan32BitsNumber) {
+    constexpr std::int64_t kMost = 0x7fffffff;
+    const auto rows_of = [](const Lengths& lengths) {
+        return Partition(lengths, AttentionMask::causal, {1, 1}).rows();
+    };
+    EXPECT_EQ(rows_of({kMost - 5, 5}), kMost);
+    const auto refused = testing_support::error_of([&] { rows_of({kMost - 5, 6}); });
+    EXPECT_EQ(refused.code, ExitCode::broken_invariant);
+    EXPECT_THAT(refused.what, testing::HasSubstr("2147483648 rows of a micro-batch, at most 2147483647"));
 }
 
 }  // namespace
