@@ -43,7 +43,7 @@ ExpertBlock::ExpertBlock(backend::Backend& backend, const ModelSpec& spec, const
       mlp_(spec.experts.mlp / group_.degrees.etp),
       norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "mlp.norm", spec.width, role.trained),
       weights_(declare(store, role, prefix)),
-      load_(std::make_shared<std::vector<double>>(static_cast<std::size_t>(spec.experts.count), 0.0)) {}
+      load_(std::make_shared<std::vector<std::int64_t>>(static_cast<std::size_t>(spec.experts.count), 0)) {}
 
 /// In the order in which forward uses them.
 ExpertBlock::Weights ExpertBlock::declare(parallel::ParameterStore& store, const Role& role,
@@ -318,7 +318,6 @@ void ExpertBlock::backward(const ExpertBlockActivations& a, const Tensor& d_stre
         backward_logits(*weights_.router, normed, d_logits, d_normed, scratch);
     }
     for (const std::int32_t expert : a.host->choices) ++(*load_)[static_cast<std::size_t>(expert)];
-    if (weights_.bias && weights_.bias->trainable) count_excess(a, scratch);
     norm_.backward(d_normed, a.input, a.norm, d_stream, true, scratch);
 }
 
@@ -359,22 +358,6 @@ void ExpertBlock::backward_balance(const ExpertBlockActivations& a, const parall
     });
     ops::balance_backward(backend_, a.scores, backend::to_device(backend_, sequence_of_row, scratch), chosen,
                           factor, form_, d_logits);
-}
-
-void ExpertBlock::count_excess(const ExpertBlockActivations& a, backend::Arena& scratch) const {
-    const backend::ArenaScope scope(scratch);
-    const Tensor excess = scratch.allocate(accumulate_, {group_.experts});
-    if (backend_.computes())
-        ops::by_type(accumulate_, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            // Whole numbers, whose sums do not depend on their order.
-            std::vector<A> counts(static_cast<std::size_t>(group_.experts),
-                                  -static_cast<A>(a.host->choices.size()));
-            for (const std::int32_t expert : a.host->choices)
-                counts[static_cast<std::size_t>(expert)] += static_cast<A>(group_.experts);
-            backend_.upload(counts.data(), excess);
-        });
-    ops::add(backend_, excess, weights_.bias->gradient);
 }
 
 }  // namespace maestro::model

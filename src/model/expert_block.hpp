@@ -68,8 +68,10 @@ public:
                   const parallel::Sequences& sequences, backend::Arena& scratch) const;
 
     /// How often each expert was chosen since the last call, counted by backward().
-    std::vector<double> take_load() const {
-        return std::exchange(*load_, std::vector<double>(load_->size(), 0.0));
+    ExpertLoad take_load(int layer) const {
+        return {.layer = layer,
+                .choices = std::exchange(*load_, std::vector<std::int64_t>(load_->size(), 0)),
+                .bias = weights_.bias && weights_.bias->trainable ? weights_.bias : nullptr};
     }
 
 private:
@@ -122,8 +124,6 @@ private:
     /// d_logits[R, E] += the gradient of the loss that balances experts.
     void backward_balance(const ExpertBlockActivations& a, const parallel::Sequences& sequences,
                           const Tensor& d_logits, backend::Arena& scratch) const;
-    /// Adds to the bias' gradient how many more choices than the mean each expert got, times E.
-    void count_excess(const ExpertBlockActivations& a, backend::Arena& scratch) const;
     /// d_normed[R, C] += the gradient of the rows that a linear layer without bias turned into the logits of
     /// d_logits[R, n], and adds that of its weight.
     void backward_logits(const parallel::Parameter& weight, const Tensor& normed, const Tensor& d_logits,
@@ -144,7 +144,7 @@ private:
     std::int64_t mlp_;  ///< hidden channels of an expert on this rank
     Norm norm_;
     Weights weights_;
-    std::shared_ptr<std::vector<double>> load_;  ///< [E]: choices since take_load()
+    std::shared_ptr<std::vector<std::int64_t>> load_;  ///< [E]: choices since take_load()
 };
 
 }  // namespace maestro::model

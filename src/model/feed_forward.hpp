@@ -1,6 +1,7 @@
 // The second half of a transformer layer, which is either of two: an MLP, or experts.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -43,10 +44,10 @@ public:
         with(a, [&](const auto& block, const auto& of) { block.backward(of, d_stream, sequences, scratch); });
     }
 
-    /// How often each expert was chosen since the last call; empty without experts.
-    std::vector<double> take_load() const {
+    /// How often each expert was chosen since the last call; nothing without experts.
+    std::optional<ExpertLoad> take_load(int layer) const {
         const auto* experts = std::get_if<ExpertBlock>(&block_);
-        return experts ? experts->take_load() : std::vector<double>{};
+        return experts ? std::optional(experts->take_load(layer)) : std::nullopt;
     }
 
 private:

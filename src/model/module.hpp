@@ -232,8 +232,10 @@ bool wants_input_gradient(const Role& role);
 
 /// How often each expert of a layer was chosen by rows of this rank.
 struct ExpertLoad {
-    int layer = 0;  ///< of the model
-    std::vector<double> choices;
+    int layer = 0;                      ///< of the model
+    std::vector<std::int64_t> choices;  ///< [E]
+    /// The trainable bias of the router, which balances the experts; null: none.
+    const parallel::Parameter* bias = nullptr;
 };
 
 /// What a module keeps on the host between forward and backward. The tensors themselves are in the arena.

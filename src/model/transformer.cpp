@@ -114,8 +114,8 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
 std::vector<ExpertLoad> Transformer::take_expert_loads() const {
     std::vector<ExpertLoad> loads;
     for (const Layer& layer : layers_)
-        if (std::vector<double> choices = layer.mlp.take_load(); !choices.empty())
-            loads.push_back({layer.index, std::move(choices)});
+        if (std::optional<ExpertLoad> load = layer.mlp.take_load(layer.index))
+            loads.push_back(std::move(*load));
     return loads;
 }
 

@@ -39,9 +39,8 @@ struct Parameter {
     Axes data_axes = kDataAxes;
     bool trainable = true;
     bool decay = true;  ///< whether weight decay applies: to matrices, not to norms and biases
-    /// Above 0: a bias by which a router balances its experts. Its gradient is what each expert got too much
-    /// of the choices of a step, which only the sign of counts. Instead of AdamW, an update moves it by this
-    /// against the sign, and norms of gradients leave it out.
+    /// Above 0: a bias by which a router balances its experts. It has no gradient: Optimizer::balance() moves
+    /// it by this, down for experts with more choices than the mean and up for those with fewer.
     double balance_step = 0;
     Init init = Init::normal;
     std::int64_t offset = 0;  ///< element at which it begins in the flat arrays of its group

@@ -383,7 +383,7 @@ void loads_of_experts_are_sums_over_ranks(const comm::Communicator& world) {
     models[kLanguage].experts = {.count = 2, .dense_layers = 2};
     train::ExpertLoads loads(models);
     loads.add(kLanguage, std::vector<model::ExpertLoad>{
-                             {.layer = 2, .choices = {world.rank() + 1.0, world.rank() == 0 ? 1.0 : 0.0}}});
+                             {.layer = 2, .choices = {world.rank() + 1, world.rank() == 0 ? 1 : 0}}});
     loads.sum_over(world);
     const std::vector<io::ExpertRow> rows = loads.rows(7);
     const double first = world.size() * (world.size() + 1) / 2;

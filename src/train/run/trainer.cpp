@@ -83,7 +83,7 @@ private:
     bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
     void run_step(const schedule::StepPlan& plan, double began_s);
     void await_weights();
-    void record_expert_loads(std::int64_t step);
+    void balance_experts(std::int64_t step);
     double scale_of_loss(const schedule::StepPlan& plan) const;
     void check_finite(StepSums& sums, std::int64_t step) const;
     void report_times() const;
@@ -248,8 +248,8 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     recorder_.tasks_done(plan, tasks);
     recorder_.syncs_done(runner_.take_syncs(plan.step));
     sums.sum_over(world_);
-    record_expert_loads(plan.step);
     check_finite(sums, plan.step);
+    balance_experts(plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
     for (auto& stage : job_.stages()) {
@@ -269,12 +269,22 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     log_.step_done(row);
 }
 
-/// Collective. Keeps how evenly the experts of each layer were loaded in this step.
-void Trainer::record_expert_loads(std::int64_t step) {
-    ExpertLoads loads(job_.context().scenario.models);
-    for (auto& stage : job_.stages()) loads.add(stage->section(), stage->module().take_expert_loads());
-    loads.sum_over(world_);
-    if (world_.rank() == 0) recorder_.experts_done(loads.rows(step));
+/// Collective. Counts how often the experts of each layer were chosen in this step, keeps how even that was,
+/// and moves the biases that balance them.
+void Trainer::balance_experts(std::int64_t step) {
+    ExpertLoads sums(job_.context().scenario.models);
+    std::vector<std::vector<model::ExpertLoad>> by_stage;
+    for (auto& stage : job_.stages()) {
+        by_stage.push_back(stage->module().take_expert_loads());
+        sums.add(stage->section(), by_stage.back());
+    }
+    sums.sum_over(world_);
+    if (world_.rank() == 0) recorder_.experts_done(sums.rows(step));
+    auto loads = by_stage.begin();
+    for (auto& stage : job_.stages()) {
+        sums.look_up(stage->section(), *loads);
+        stage->balance(*loads++);
+    }
 }
 
 /// Returns 1 / sum of the loss weights of the step, which are known before it begins; 0 for a step without

@@ -16,7 +16,7 @@ namespace maestro::train {
 
 /// The row of a layer whose experts were chosen `counts` times [E]. A single expert is balanced.
 /// Error(broken_invariant) where nothing was chosen.
-io::ExpertRow expert_row(std::int64_t step, int section, int layer, std::span<const double> counts);
+io::ExpertRow expert_row(std::int64_t step, int section, int layer, std::span<const std::int64_t> counts);
 
 class ExpertLoads {
 public:
@@ -25,9 +25,11 @@ public:
     /// Adds what this rank has counted in its layers of a section. Error(broken_invariant) for a layer
     /// without experts, or with another number of them.
     void add(int section, std::span<const model::ExpertLoad> loads);
-    /// Collective: replaces this rank's numbers by the sums over all ranks. Sends nothing where no section
-    /// has experts.
+    /// Collective: replaces this rank's numbers by the sums over all ranks, which are exact and thus the same
+    /// in every layout. Sends nothing where no section has experts.
     void sum_over(const comm::Communicator& world);
+    /// Replaces the choices of these layers of a section by the numbers of this object.
+    void look_up(int section, std::span<model::ExpertLoad> loads) const;
     /// The rows of a step, by section and layer, without layers that reported no choices (of sections that
     /// are not trained).
     std::vector<io::ExpertRow> rows(std::int64_t step) const;
@@ -38,8 +40,11 @@ private:
         std::size_t first = 0, experts = 0;  ///< in counts_
     };
 
+    /// Error(broken_invariant) for a layer without experts, or with another number of them than in `load`.
+    const Layer& place_of(int section, const model::ExpertLoad& load) const;
+
     std::vector<Layer> layers_;
-    std::vector<double> counts_;
+    std::vector<std::int64_t> counts_;
 };
 
 }  // namespace maestro::train

@@ -97,6 +97,10 @@ double LocalStage::reduce() {
     return squares;
 }
 
+void LocalStage::balance(std::span<const model::ExpertLoad> loads) {
+    if (optimizer_) optimizer_->balance(loads);
+}
+
 void LocalStage::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
     if (!sync_) return;
     const backend::ProfilerRange range(backend_, settings_.label, "update");

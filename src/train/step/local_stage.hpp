@@ -86,6 +86,8 @@ public:
     void set_between_steps(ParameterSync::BetweenSteps which);
     void gradients_final();
     double reduce();
+    /// See Optimizer::balance(). To be called before update().
+    void balance(std::span<const model::ExpertLoad> loads);
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
     void await_weights();
     std::vector<SyncSpan> take_syncs();

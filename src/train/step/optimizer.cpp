@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
+#include "model/module.hpp"
 #include "ops/adamw.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
@@ -51,11 +53,14 @@ Optimizer::Optimizer(backend::Backend& backend, parallel::ParameterStore& store)
     ops::zero(backend_, squares());
     for (parallel::ParameterGroup& group : store.groups())
         if (group.trainable()) add_group(group);
+    if (balanced_ > 0)
+        moves_ = backend::Buffer(
+            backend, static_cast<std::size_t>(balanced_) * size_of(ops::accumulate_type(store.compute())));
 }
 
 void Optimizer::add_group(parallel::ParameterGroup& group) {
-    State& state = states_.emplace_back(
-        State{.group = &group, .counted = {}, .balanced = {}, .chunks = {}, .first = {}, .second = {}});
+    State& state =
+        states_.emplace_back(State{.group = &group, .counted = {}, .chunks = {}, .first = {}, .second = {}});
     const Range shard = group.shard();
     // Most weights count in the norm wherever they are held. Only where ranks hold copies is the range of a
     // parameter cut, so `counted` stays short. Padding is zero and may be counted.
@@ -67,11 +72,10 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
         const std::int64_t from = p->offset - shard.begin;
         const Range in_shard{from + held.begin, from + held.end};
         if (p->balance_step > 0)
-            state.balanced.emplace_back(in_shard, p->balance_step);
+            balanced_ += held.size();
         else
             updated.push_back({in_shard, p->decay});
-        const std::vector<Range> copies =
-            p->balance_step > 0 ? std::vector<Range>{} : group.first_copies(*p, held);
+        const std::vector<Range> copies = group.first_copies(*p, held);
         if (copies == std::vector{held}) continue;
         if (at < p->offset + held.begin) state.counted.push_back({at, p->offset + held.begin});
         for (const Range& r : copies) state.counted.push_back({p->offset + r.begin, p->offset + r.end});
@@ -120,22 +124,38 @@ void Optimizer::update(std::size_t index, const AdamSettings& settings, std::int
                 .weight_decay = settings.weight_decay,
                 .step = step,
                 .gradient_scale = gradient_scale});
-    for (const auto& [range, by] : state.balanced)
-        balance(state.group->master().slice(range.begin, range.end),
-                state.group->gradient().slice(shard.begin + range.begin, shard.begin + range.end), by);
 }
 
-/// On the host: a bias has one element for each expert.
-void Optimizer::balance(const Tensor& bias, const Tensor& excess, double by) {
-    ops::by_type(bias.dtype, [&]<class T>(T) {
-        using A = Accumulate<T>;
-        std::vector<A> values(static_cast<std::size_t>(bias.size())), over(values.size());
-        backend_.download(bias, values.data());
-        backend_.download(excess, over.data());
-        for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] -= static_cast<A>(over[i] > 0 ? by : (over[i] < 0 ? -by : 0));
-        backend_.upload(values.data(), bias);
+void Optimizer::balance(std::span<const model::ExpertLoad> loads) {
+    std::vector<double> moves;  // of all layers, one after another
+    std::vector<Tensor> biases;
+    for (const auto& [layer, choices, bias] : loads) {
+        if (!bias) continue;
+        MAESTRO_CHECK(std::ssize(choices) == bias->size(), "layer {}: choices of {} experts for {} of {}",
+                      layer, choices.size(), bias->size(), bias->name);
+        const parallel::ParameterGroup& group = store_.group_of(*bias);
+        const Range held = group.shard_of(*bias);
+        if (held.size() <= 0) continue;
+        biases.push_back(group.shard_weights(*bias, held));
+        const std::int64_t total = std::accumulate(choices.begin(), choices.end(), std::int64_t{0});
+        for (std::int64_t e = held.begin; e < held.end; ++e) {
+            const std::int64_t excess = choices[static_cast<std::size_t>(e)] * bias->size() - total;
+            moves.push_back(excess > 0 ? -bias->balance_step : (excess < 0 ? bias->balance_step : 0.0));
+        }
+    }
+    if (moves.empty()) return;
+    MAESTRO_CHECK(std::ssize(moves) <= balanced_, "{} elements of biases, {} are held", moves.size(),
+                  balanced_);
+    const Tensor all(moves_.data(), biases.front().dtype, {std::ssize(moves)});
+    ops::by_type(all.dtype, [&]<class T>(T) {
+        const std::vector<Accumulate<T>> values(moves.begin(), moves.end());
+        backend_.upload(values.data(), all);
     });
+    std::int64_t begin = 0;
+    for (const Tensor& bias : biases) {
+        ops::add(backend_, all.slice(begin, begin + bias.size()), bias);
+        begin += bias.size();
+    }
 }
 
 /// The sum of their squares is finite then, and only then: in double, no sum of squares of floats overflows.

@@ -12,6 +12,10 @@
 #include "backend/arena.hpp"
 #include "parallel/parameter_store.hpp"
 
+namespace maestro::model {
+struct ExpertLoad;
+}
+
 namespace maestro::train {
 
 struct AdamSettings {
@@ -50,6 +54,10 @@ public:
     /// One AdamW update of the master weights of this rank's shard, with its gradients times
     /// `gradient_scale`.
     void update(std::size_t index, const AdamSettings& settings, std::int64_t step, double gradient_scale);
+    /// Moves the biases of these layers' routers in this rank's shards, see Parameter::balance_step. `loads`:
+    /// the choices of a step, over all ranks. Sends the device one array for all layers, and waits for
+    /// nothing.
+    void balance(std::span<const model::ExpertLoad> loads);
 
     /// Whether all weights of the shards are finite. Computed on the device: the host would have to copy
     /// them.
@@ -65,15 +73,11 @@ private:
     /// The optimizer states of a parameter group.
     struct State {
         parallel::ParameterGroup* group;
-        std::vector<Range> counted;  ///< ranges of the flat arrays that this rank counts in the norm
-        /// Parts of the shard with a bias that balances experts, see parallel::Parameter::balance_step.
-        std::vector<std::pair<Range, double>> balanced;
+        std::vector<Range> counted;     ///< ranges of the flat arrays that this rank counts in the norm
         backend::Buffer chunks;         ///< the elements to update in the shard, see ops::update_chunks()
         backend::Buffer first, second;  ///< moments of the shard
     };
     void add_group(parallel::ParameterGroup& group);
-    /// Moves bias[n] by `by` against the sign of excess[n], of the same type.
-    void balance(const Tensor& bias, const Tensor& excess, double by);
     const State& state_of(const parallel::Parameter& parameter) const;
     Tensor squares() const { return Tensor(squares_.data(), DType::f64, {1}); }
 
@@ -81,6 +85,8 @@ private:
     const parallel::ParameterStore& store_;
     backend::Buffer squares_;  ///< f64[1], a sum that stays on the device until it is complete
     std::deque<State> states_;
+    std::int64_t balanced_ = 0;  ///< elements of biases that balance experts in this rank's shards
+    backend::Buffer moves_;      ///< [balanced_], of the type of the masters: what balance() adds to them
 };
 
 }  // namespace maestro::train

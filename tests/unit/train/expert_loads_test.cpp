@@ -16,7 +16,7 @@ using testing_support::error_of;
 
 TEST(ExpertRow, OfEqualLoadsIsBalanced) {
     for (const std::size_t experts : {1u, 2u, 12u, 128u}) {
-        const std::vector<double> counts(experts, 37.0);
+        const std::vector<std::int64_t> counts(experts, 37);
         const io::ExpertRow row = expert_row(5, 1, 3, counts);
         EXPECT_EQ(row.step, 5);
         EXPECT_EQ(row.section, 1);
@@ -29,21 +29,22 @@ TEST(ExpertRow, OfEqualLoadsIsBalanced) {
 
 TEST(ExpertRow, HasTheExtremesOverTheMeanAndTheEntropyOverTheLargest) {
     // Of 12 choices, 6, 3, 3 and 0: 1/2, 1/4, 1/4 and nothing have 3/2 bits, and four equal shares 2 bits.
-    const io::ExpertRow uneven = expert_row(1, 0, 0, std::array{3.0, 6.0, 0.0, 3.0});
+    const io::ExpertRow uneven = expert_row(1, 0, 0, std::array<std::int64_t, 4>{3, 6, 0, 3});
     EXPECT_EQ(uneven.largest, 2);
     EXPECT_EQ(uneven.smallest, 0);
     EXPECT_NEAR(uneven.entropy, 0.75, 1e-12);
-    const io::ExpertRow close = expert_row(1, 0, 0, std::array{1.0, 3.0});
+    const io::ExpertRow close = expert_row(1, 0, 0, std::array<std::int64_t, 2>{1, 3});
     EXPECT_EQ(close.largest, 1.5);
     EXPECT_EQ(close.smallest, 0.5);
     EXPECT_NEAR(close.entropy, 2 - 0.75 * std::log2(3.0), 1e-12);
-    const io::ExpertRow single = expert_row(1, 0, 0, std::array{0.0, 0.0, 8.0});
+    const io::ExpertRow single = expert_row(1, 0, 0, std::array<std::int64_t, 3>{0, 0, 8});
     EXPECT_EQ(single.largest, 3);
     EXPECT_EQ(single.entropy, 0);
 }
 
 TEST(ExpertRow, NeedsAChoice) {
-    EXPECT_EQ(error_of([] { expert_row(1, 0, 0, std::array{0.0, 0.0}); }).code, ExitCode::broken_invariant);
+    EXPECT_EQ(error_of([] { expert_row(1, 0, 0, std::array<std::int64_t, 2>{}); }).code,
+              ExitCode::broken_invariant);
 }
 
 /// A section without experts, one of three layers with two experts in the last two, and one of two layers
@@ -80,7 +81,7 @@ TEST(ExpertLoads, OfLayersThatHaveNoneAreRefused) {
     const auto added = [](int section, int layer, std::size_t experts) {
         ExpertLoads loads(models());
         loads.add(section, std::vector<model::ExpertLoad>{
-                               {.layer = layer, .choices = std::vector<double>(experts, 1.0)}});
+                               {.layer = layer, .choices = std::vector<std::int64_t>(experts, 1)}});
     };
     added(1, 2, 2);
     EXPECT_EQ(error_of([&] { added(0, 0, 2); }).code, ExitCode::broken_invariant);
