@@ -89,6 +89,15 @@ void run(const comm::Communicator& world, const ModelSpec& spec, const Role& rol
     for (ParameterGroup& group : module.parameters().groups())
         if (group.trainable()) group.reduce_gradients(part.stages()[0]->scratch);
     model::test::compare_gradients(*reference.stages()[0]->module, module, what);
+    // By these alone a bias is moved, which has no gradient.
+    std::vector<model::ExpertLoad> loads = module.take_expert_loads(),
+                                   due = reference.stages()[0]->module->take_expert_loads();
+    MAESTRO_CHECK(!due.empty() && loads.size() == due.size(), "{}: loads of {} layers", what, loads.size());
+    for (std::size_t i = 0; i < due.size(); ++i) {
+        world.allreduce_sum(std::span(loads[i].choices));
+        MAESTRO_CHECK(loads[i].choices == due[i].choices && !loads[i].bias == !due[i].bias,
+                      "{}: other choices of layer {}", what, due[i].layer);
+    }
 }
 
 }  // namespace
