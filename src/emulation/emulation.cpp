@@ -125,6 +125,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
         stage.footprint.optimizer = module->parameters().optimizer_states();
         stage.footprint.frozen_shard = module->parameters().frozen_shard_bytes();
         stage.footprint.sync_scratch = module->parameters().sync_scratch();
+        stage.footprint.host = {};
     }
     return small;
 }

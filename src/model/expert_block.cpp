@@ -99,7 +99,22 @@ std::vector<std::int64_t> ExpertBlock::rows_by_rank(const parallel::Sequences& s
     return rows;
 }
 
-ExpertBlockActivations ExpertBlock::allocate(const Tensor& input, const parallel::Sequences& sequences,
+HostBytes ExpertBlock::host_bytes(const parallel::Sequences& sequences) const {
+    const std::vector<std::int64_t> rows = rows_by_rank(sequences);
+    const std::int64_t mine =
+        shares_experts()
+            ? rows[static_cast<std::size_t>(group_.rank)]
+            : sequences.partition.tp_rows(mesh_->cp_rank())[static_cast<std::size_t>(mesh_->tp_rank())];
+    const std::int64_t choices = mine * group_.choices * std::int64_t{sizeof(std::int32_t)};
+    if (!shares_experts())  // row, slot and position of each choice, which are uploaded
+        return {.saved = static_cast<std::size_t>(choices), .scratch = static_cast<std::size_t>(3 * choices)};
+    const parallel::ExpertHostBytes rounds = parallel::expert_host_bytes(group_, rows);
+    return {.saved = static_cast<std::size_t>(choices + rounds.round),
+            .scratch = static_cast<std::size_t>(choices + rounds.round + rounds.planning)};
+}
+
+ExpertBlockActivations ExpertBlock::allocate(const Tensor& input,
+                                             [[maybe_unused]] const parallel::Sequences& sequences,
                                              backend::Arena& saved, backend::Arena& passing) const {
     const std::int64_t rows = input.dim(0), k = group_.choices, shared = spec_.experts.shared_mlp;
     ExpertBlockActivations a;
@@ -110,11 +125,7 @@ ExpertBlockActivations ExpertBlock::allocate(const Tensor& input, const parallel
     a.choice = saved.allocate(DType::i32, {rows, k});
     a.weight = saved.allocate(accumulate_, {rows, k});
     a.host = std::make_shared<ExpertBlockActivations::Host>();
-    if (shares_experts()) {
-        const std::vector<std::int64_t> by_rank = rows_by_rank(sequences);
-        a.all_weights = saved.allocate(accumulate_,
-                                       {std::accumulate(by_rank.begin(), by_rank.end(), std::int64_t{0}), k});
-    } else {
+    if (!shares_experts()) {
         a.row = saved.allocate(DType::i32, {rows * k});
         a.slot = saved.allocate(DType::i32, {rows * k});
         a.position = saved.allocate(DType::i32, {rows, k});

@@ -37,8 +37,6 @@ struct ExpertBlockActivations {
     // One rank has all experts:
     Tensor row, slot, position;  ///< [N], [N], [R, k], i32: see parallel::ExpertOrder
     Tensor hidden, activated;    ///< [N, 2 I], [N, I] (r)
-    // Several ranks share them:
-    Tensor all_weights;  ///< [rows of all, k], A
     // The shared MLP:
     Tensor shared_hidden, shared_activated;  ///< [R, 2 S], [R, S] (r)
     Tensor shared_gate;                      ///< [R, 1], A
@@ -73,6 +71,9 @@ public:
                 .choices = std::exchange(*load_, std::vector<std::int64_t>(load_->size(), 0)),
                 .bias = weights_.bias && weights_.bias->trainable ? weights_.bias : nullptr};
     }
+
+    /// Host memory for the exchange of rows, see HostBytes: of one layer.
+    HostBytes host_bytes(const parallel::Sequences& sequences) const;
 
 private:
     struct Weights {
@@ -110,10 +111,14 @@ private:
     void backward_in_rounds(const ExpertBlockActivations& a, const Tensor& normed, const Tensor& d_stream,
                             std::span<const std::int64_t> rows, const Tensor& d_normed,
                             const Tensor& d_weight, backend::Arena& scratch) const;
-    /// Describes round `round`. Its memory remains in `scratch`.
-    Arrived arrive(const ExpertBlockActivations& a, std::size_t round, backend::Arena& scratch) const;
-    /// Returns received[M, C], the rows of `local` that travel in this round.
+    /// Describes round `round`, with the weights of the rows that it brings. Its memory remains in `scratch`.
+    /// `rows`: of the ranks that share the experts.
+    Arrived arrive(const ExpertBlockActivations& a, std::size_t round, std::span<const std::int64_t> rows,
+                   backend::Arena& scratch) const;
+    /// Returns received[M, ...], the rows of local[R, ...] that travel in this round.
     Tensor send(const Tensor& local, const Arrived& arrived, backend::Arena& scratch) const;
+    /// Returns memory for as many rows like those of `like` as `of_rows` has: `of_rows` itself, or other.
+    Tensor room_for(const Tensor& like, const Tensor& of_rows, backend::Arena& scratch) const;
     /// Sends results[M, ...] back and adds them to sum[R, ...].
     void send_back(const Tensor& results, const Arrived& arrived, const Tensor& sum,
                    backend::Arena& scratch) const;

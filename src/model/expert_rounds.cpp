@@ -1,5 +1,6 @@
 // Experts that several ranks share: rows travel to them and back in rounds.
 #include <algorithm>
+#include <numeric>
 
 #include "backend/host_access.hpp"
 #include "model/expert_block.hpp"
@@ -23,7 +24,7 @@ struct ExpertBlock::Arrived {
     Tensor landed;            ///< [rows that the first hop brings, C], likewise
     Sorted order;
     Tensor weights;  ///< [M, k], A: of the received rows
-    std::int64_t received() const { return weights.dim(0); }
+    std::int64_t received() const { return round->rows; }
 };
 
 Tensor ExpertBlock::indices(const std::vector<std::int32_t>& values, std::int64_t count,
@@ -34,7 +35,7 @@ Tensor ExpertBlock::indices(const std::vector<std::int32_t>& values, std::int64_
 }
 
 ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::size_t number,
-                                         backend::Arena& scratch) const {
+                                         std::span<const std::int64_t> rows, backend::Arena& scratch) const {
     const parallel::ExpertRound& round = a.host->rounds[number];
     const std::int64_t k = group_.choices, places = group_.most_receivers(), received = round.rows;
     const auto describe = [&](const parallel::ExpertHop& hop, std::int64_t rows_before) {
@@ -52,7 +53,7 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
                     .kept_place = {},
                     .landed = {},
                     .order = {},
-                    .weights = scratch.allocate(accumulate_, {received, k})};
+                    .weights = {}};
     if (round.second) {
         const std::int64_t landed = round.first.rows_received();
         arrived.second = describe(*round.second, landed);
@@ -60,14 +61,15 @@ ExpertBlock::Arrived ExpertBlock::arrive(const ExpertBlockActivations& a, std::s
         arrived.kept_place = indices(round.kept_place, landed, scratch).reshape({landed, 1});
         arrived.landed = scratch.allocate(type_, {landed, spec_.width});
     }
-    ops::gather_rows(backend_, a.all_weights, indices(round.received, received, scratch), arrived.weights);
+    arrived.weights = send(a.weight, arrived, scratch);
     const Range experts = group_.experts_of(group_.rank);
     parallel::ExpertOrder found;
     if (backend_.computes()) {
         found = parallel::order_by_expert(round.choices, group_.choices, experts);
     } else {
         for (std::int64_t e = 0; e <= experts.size(); ++e)
-            found.begin.push_back(a.all_weights.dim(0) * k * e / group_.experts);
+            found.begin.push_back(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) * k * e /
+                                  group_.experts);
     }
     const std::int64_t n = found.begin.back();
     Sorted& order = arrived.order;
@@ -91,7 +93,7 @@ void ExpertBlock::reserve_margin(const Arrived& arrived, std::span<const std::in
                wide = static_cast<std::int64_t>(size_of(accumulate_));
     // What arrive(), send(), send_back() and run() or run_backward() allocate for a row sent or forwarded, a
     // row received, a choice, and a row that the first of two hops brings.
-    const std::int64_t of_sent = spec_.width * type + 4 + (backward ? k * wide : 0),
+    const std::int64_t of_sent = spec_.width * type + 4 + k * wide,
                        of_received = (backward ? 3 : 2) * spec_.width * type + k * (4 + 2 * wide) + 4,
                        of_choice = (backward ? 2 * spec_.width + 6 * mlp_ : spec_.width + 3 * mlp_) * type +
                                    2 * wide + 8,
@@ -111,39 +113,42 @@ void ExpertBlock::reserve_margin(const Arrived& arrived, std::span<const std::in
 }
 
 Tensor ExpertBlock::send(const Tensor& local, const Arrived& arrived, backend::Arena& scratch) const {
-    const auto exchange = [&](const Tensor& rows, const Arrived::Hop& hop, const Tensor& received) {
-        ops::gather_rows(backend_, rows, hop.sent, hop.buffer);
-        mesh_->ep().all_to_all(backend_, hop.buffer, hop.counts->send_rows, received,
-                               hop.counts->receive_rows);
+    const Tensor received = scratch.allocate(local.dtype, {arrived.received(), local.columns()});
+    const backend::ArenaScope scope(scratch);
+    const auto exchange = [&](const Tensor& rows, const Arrived::Hop& hop, const Tensor& to) {
+        const Tensor sent = room_for(local, hop.buffer, scratch);
+        ops::gather_rows(backend_, rows, hop.sent, sent);
+        mesh_->ep().all_to_all(backend_, sent, hop.counts->send_rows, to, hop.counts->receive_rows);
     };
-    const Tensor received = scratch.allocate(type_, {arrived.received(), spec_.width});
     if (!arrived.round->second) {
         exchange(local, arrived.first, received);
         return received;
     }
     const std::int64_t kept = arrived.kept.size();
-    exchange(local, arrived.first, arrived.landed);
-    exchange(arrived.landed, arrived.second, received.slice(kept, received.dim(0)));
-    ops::gather_rows(backend_, arrived.landed, arrived.kept, received.slice(0, kept));
+    const Tensor landed = room_for(local, arrived.landed, scratch);
+    exchange(local, arrived.first, landed);
+    exchange(landed, arrived.second, received.slice(kept, received.dim(0)));
+    ops::gather_rows(backend_, landed, arrived.kept, received.slice(0, kept));
     return received;
+}
+
+Tensor ExpertBlock::room_for(const Tensor& like, const Tensor& of_rows, backend::Arena& scratch) const {
+    const bool rows = like.columns() == spec_.width && like.dtype == type_;
+    return rows ? of_rows : scratch.allocate(like.dtype, {of_rows.dim(0), like.columns()});
 }
 
 void ExpertBlock::send_back(const Tensor& results, const Arrived& arrived, const Tensor& sum,
                             backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
-    const bool rows = results.columns() == spec_.width && results.dtype == type_;
-    const auto room = [&](const Tensor& of_rows) {
-        return rows ? of_rows : scratch.allocate(results.dtype, {of_rows.dim(0), results.columns()});
-    };
     /// to[...] (+)= the results that the receivers of a hop send back.
     const auto return_over = [&](const Arrived::Hop& hop, const Tensor& from, const Tensor& to) {
-        const Tensor back = room(hop.buffer);
+        const Tensor back = room_for(results, hop.buffer, scratch);
         mesh_->ep().all_to_all(backend_, from, hop.counts->receive_rows, back, hop.counts->send_rows);
         ops::sum_rows(backend_, back, hop.place, to, true);
     };
     if (!arrived.round->second) return return_over(arrived.first, results, sum);
     // What the ranks of this node return for a row of another node is summed before it crosses the border.
-    const Tensor landed = room(arrived.landed);
+    const Tensor landed = room_for(results, arrived.landed, scratch);
     const std::int64_t kept = arrived.kept.size();
     ops::sum_rows(backend_, results.slice(0, kept), arrived.kept_place, landed, false);
     return_over(arrived.second, results.slice(kept, results.dim(0)), landed);
@@ -155,9 +160,9 @@ void ExpertBlock::forward_in_rounds(const ExpertBlockActivations& a, const Tenso
     {
         // All ranks need the choices of all, to know who sends what.
         const backend::ArenaScope scope(scratch);
-        const Tensor all_choices = scratch.allocate(DType::i32, {a.all_weights.dim(0), group_.choices});
+        const Tensor all_choices = scratch.allocate(
+            DType::i32, {std::accumulate(rows.begin(), rows.end(), std::int64_t{0}), group_.choices});
         mesh_->ep().launch_all_gather(backend_, a.choice, all_choices, rows).wait();
-        mesh_->ep().launch_all_gather(backend_, a.weight, a.all_weights, rows).wait();
         if (backend_.computes()) {
             const backend::HostCopy copy(backend_, all_choices);
             const std::span values(copy.tensor().as<std::int32_t>(),
@@ -170,7 +175,7 @@ void ExpertBlock::forward_in_rounds(const ExpertBlockActivations& a, const Tenso
     }
     for (std::size_t i = 0; i < a.host->rounds.size(); ++i) {
         const backend::ArenaScope scope(scratch);
-        const Arrived arrived = arrive(a, i, scratch);
+        const Arrived arrived = arrive(a, i, rows, scratch);
         reserve_margin(arrived, rows, false, scratch);
         const std::int64_t n = arrived.order.row.size();
         const Tensor x = send(a.normed, arrived, scratch),
@@ -188,7 +193,7 @@ void ExpertBlock::backward_in_rounds(const ExpertBlockActivations& a, const Tens
                                      backend::Arena& scratch) const {
     for (std::size_t i = 0; i < a.host->rounds.size(); ++i) {
         const backend::ArenaScope scope(scratch);
-        const Arrived arrived = arrive(a, i, scratch);
+        const Arrived arrived = arrive(a, i, rows, scratch);
         reserve_margin(arrived, rows, true, scratch);
         const Tensor x = send(normed, arrived, scratch), d_sum = send(d_stream, arrived, scratch),
                      dx = scratch.allocate(type_, {x.dim(0), spec_.width}),

@@ -44,6 +44,11 @@ public:
         with(a, [&](const auto& block, const auto& of) { block.backward(of, d_stream, sequences, scratch); });
     }
 
+    /// See ExpertBlock; none without experts.
+    HostBytes host_bytes(const parallel::Sequences& sequences) const {
+        const auto* experts = std::get_if<ExpertBlock>(&block_);
+        return experts ? experts->host_bytes(sequences) : HostBytes{};
+    }
     /// How often each expert was chosen since the last call; nothing without experts.
     std::optional<ExpertLoad> take_load(int layer) const {
         const auto* experts = std::get_if<ExpertBlock>(&block_);

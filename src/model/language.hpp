@@ -67,6 +67,7 @@ public:
     }
     void collect(Result& result) override;
     std::vector<ExpertLoad> take_expert_loads() override { return layers_.take_expert_loads(); }
+    HostBytes host_bytes(const Batch& batch) const override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
     void assume_worst_case() override { worst_case_ = true; }
 

@@ -194,6 +194,13 @@ Language::Targets Language::targets_of(const PackedBatch& packed, const State& s
     return targets;
 }
 
+HostBytes Language::host_bytes(const Batch& batch) const {
+    if (spec_.experts.count == 0) return {};
+    State state = partition(pack(batch));
+    state.sequences.lane_rows.assign(batch.lane_rows.begin(), batch.lane_rows.end());
+    return layers_.host_bytes(state.sequences);
+}
+
 std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {
     return partition(pack(batch)).input_rows;
 }

@@ -177,6 +177,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                         .optimizer = module->parameters().optimizer_states(),
                         .frozen_shard = module->parameters().frozen_shard_bytes(),
                         .sync_scratch = module->parameters().sync_scratch(),
+                        .host = module->host_bytes(batch),
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + communication_s()};
     if (options.train && role.needs_backward) {

@@ -238,6 +238,12 @@ struct ExpertLoad {
     const parallel::Parameter* bias = nullptr;
 };
 
+/// Bytes of host memory beside samples and tensors: what a micro-batch keeps from forward to backward, and
+/// what a task needs meanwhile.
+struct HostBytes {
+    std::size_t saved = 0, scratch = 0;
+};
+
 /// What a module keeps on the host between forward and backward. The tensors themselves are in the arena.
 struct Saved {
     virtual ~Saved() = default;
@@ -288,6 +294,11 @@ public:
         static_cast<void>(batch);
         return {};
     }
+    /// Returns the memory by which layers with experts plan where rows go.
+    virtual HostBytes host_bytes(const Batch& batch) const {
+        static_cast<void>(batch);
+        return {};
+    }
     /// Makes the module assume, on the meta backend, the micro-batch that needs most memory among those with
     /// the same lengths, wherever the pictures and targets are within its samples.
     virtual void assume_worst_case() {}
@@ -319,6 +330,7 @@ struct Footprint {
     std::int64_t optimizer = 0;    ///< weights whose optimizer states this rank keeps, padding included
     std::size_t frozen_shard = 0;  ///< bytes of this rank's shard of the frozen weights, padding included
     std::size_t sync_scratch = 0;  ///< bytes of temporary memory for sums of gradients, beside that of tasks
+    HostBytes host = {};
     double forward_flops = 0;
     double backward_flops = 0;
     double forward_s = 0;  ///< seconds, by the rates of the device and the links of the mesh

@@ -119,6 +119,18 @@ std::vector<ExpertLoad> Transformer::take_expert_loads() const {
     return loads;
 }
 
+HostBytes Transformer::host_bytes(const parallel::Sequences& sequences) const {
+    HostBytes bytes;
+    for (const Layer& layer : layers_) {
+        const HostBytes of_layer = layer.mlp.host_bytes(sequences);
+        if (layer.checkpointing == Checkpointing::keep_costly ||
+            layer.checkpointing == Checkpointing::keep_all)
+            bytes.saved += of_layer.saved;
+        bytes.scratch = std::max(bytes.scratch, of_layer.scratch);
+    }
+    return bytes;
+}
+
 Tensor Transformer::receive(std::span<const Tensor> inputs, std::int64_t local, backend::Arena& arena) const {
     const Tensor stream = arena.allocate(type_, {local, spec_.width});
     std::int64_t row = 0;

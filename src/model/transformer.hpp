@@ -58,6 +58,7 @@ public:
 
     /// See Module.
     std::vector<ExpertLoad> take_expert_loads() const;
+    HostBytes host_bytes(const parallel::Sequences& sequences) const;
     /// From now on forward() also writes the keys and values of the first `rows` rows to `cache`; null: no
     /// longer.
     void record(KvCache* cache, std::int64_t rows) {

@@ -327,6 +327,21 @@ std::vector<ExpertRound> plan_expert_rounds(const ExpertGroup& group, std::span<
     return planner.rounds(rows[static_cast<std::size_t>(group.rank)], choice);
 }
 
+ExpertHostBytes expert_host_bytes(const ExpertGroup& group, std::span<const std::int64_t> rows) {
+    const ExpertLimits limits = expert_limits(group, rows);
+    const std::int64_t places = group.most_receivers(), mine = rows[static_cast<std::size_t>(group.rank)];
+    // Of ExpertRound: rows sent and their places, rows received and their choices.
+    std::int64_t numbers = 2 * mine * places + limits.rows * (1 + group.choices);
+    if (group.by_nodes()) {
+        const std::int64_t landed = limits.rows + limits.crossing;
+        numbers += limits.forwarded + landed * places + limits.rows + landed;
+    }
+    constexpr std::int64_t kNumber = sizeof(std::int32_t), kCounts = 4 * sizeof(std::int64_t);
+    const std::int64_t round = numbers * kNumber + group.degrees.ranks() * kCounts;
+    // Drafts of the rounds have the same numbers in vectors that have grown, up to twice as long.
+    return {.round = round, .planning = sum(rows) * group.choices * kNumber + 2 * round};
+}
+
 ExpertRound expected_expert_round(const ExpertGroup& group, std::span<const std::int64_t> rows) {
     const auto expected = [](std::int64_t of, double share) {
         return static_cast<std::int64_t>(std::llround(static_cast<double>(of) * share));

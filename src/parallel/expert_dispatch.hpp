@@ -105,6 +105,13 @@ struct ExpertRound {
 /// those of rank r.
 std::vector<ExpertRound> plan_expert_rounds(const ExpertGroup& group, std::span<const std::int64_t> rows,
                                             std::span<const std::int32_t> choice, const ExpertLimits& limits);
+/// Bytes of host memory of a rank: of the rounds that plan_expert_rounds() returns, and of what it needs
+/// meanwhile, the choices of all ranks included. For one round at the limits of expert_limits(), which is the
+/// rule; rows beyond these make further rounds, and take as much again.
+struct ExpertHostBytes {
+    std::int64_t round = 0, planning = 0;
+};
+ExpertHostBytes expert_host_bytes(const ExpertGroup& group, std::span<const std::int64_t> rows);
 /// Returns a round of all rows in which all choices are equally likely: the numbers of rows alone.
 ExpertRound expected_expert_round(const ExpertGroup& group, std::span<const std::int64_t> rows);
 

@@ -38,16 +38,19 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
 /// Returns the bytes that one more micro-batch of the stage in flight takes on this rank.
 double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int stage, int rank) {
     double bytes = 0;
-    if (graph::holds(graph, stage, rank)) bytes += static_cast<double>(plan.stages[stage].footprint.saved);
+    if (graph::holds(graph, stage, rank)) {
+        const model::Footprint& footprint = plan.stages[stage].footprint;
+        bytes += static_cast<double>(footprint.saved + footprint.host.saved);
+    }
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
         if (graph.stage_edges[e].from == stage)
             bytes += static_cast<double>(channel::slot_bytes(plan.channels[e], rank).both() +
+                                         channel::slot_flag_bytes(plan.channels[e], rank) +
                                          channel::slot_message_bytes(plan.channels[e], rank));
     }
     return bytes;
 }
 
-                                         channel::slot_flag_bytes(plan.channels[e], rank) +
 LaneSpec lane_of(const Scenario& scenario, int section) {
     return {section, scenario.full_micro_batch(section), degrees_of(scenario.graph.sections[section])};
 }
@@ -92,9 +95,12 @@ model::Footprint measure_lane(const Scenario& scenario, int stage, std::span<con
         const model::Footprint& footprint = probes.footprint(probe);
         const std::size_t saved = std::max(largest.saved, footprint.saved),
                           scratch = std::max(largest.scratch, footprint.scratch);
+        const model::HostBytes host{std::max(largest.host.saved, footprint.host.saved),
+                                    std::max(largest.host.scratch, footprint.host.scratch)};
         if (i == 0) largest = footprint;
         largest.saved = saved;
         largest.scratch = scratch;
+        largest.host = host;
     }
     return largest;
 }
@@ -123,12 +129,6 @@ int links_of(const Scenario& scenario, int stage) {
                                                            : 0);
 }
 
-channel::Side side_of(const graph::SectionGraph& graph, int stage) {
-    channel::Side side;
-    for (int group = 0; group < graph.section_of(stage).groups(); ++group)
-        side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, group)));
-    return side;
-}
 /// Throws Error(bad_deck) for a micro-batch with more rows than 32 bits number, or with more choices of
 /// experts among the rows of the ranks that share these.
 void check_rows(const Scenario& scenario, const SampleTable& table, int stage,
@@ -153,6 +153,12 @@ void check_rows(const Scenario& scenario, const SampleTable& table, int stage,
                     Scope::all_ranks);
 }
 
+channel::Side side_of(const graph::SectionGraph& graph, int stage) {
+    channel::Side side;
+    for (int group = 0; group < graph.section_of(stage).groups(); ++group)
+        side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, group)));
+    return side;
+}
 
 channel::ChannelSpec channel_of(const Scenario& scenario, const graph::StageEdge& edge,
                                 const SampleTable& table, const StageMemory& producer) {
@@ -195,7 +201,9 @@ std::string RankMemory::describe() const {
           std::pair{optimizer, "for the optimizer's moments"}, std::pair{activations, "for activations"},
           std::pair{scratch, "for scratch"}, std::pair{channels, "for rows in transit"},
           std::pair{decoding, "to decode answers"}, std::pair{here * messages, "for messages"},
-          std::pair{here * samples, "for samples"}, std::pair{snapshot, "for the copy that is saved"},
+          std::pair{here * samples, "for samples"},
+          std::pair{here * experts, "for the exchange of experts' rows"},
+          std::pair{snapshot, "for the copy that is saved"},
           std::pair{libraries, "for the workspace of libraries"},
           std::pair{reserve, "reserved for libraries"}})
         if (bytes > 0) {
@@ -221,14 +229,17 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         memory.loss = role.loss;
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
+        check_rows(scenario, table, stage, worst);
         memory.footprint = measure_lane(scenario, stage, worst, traits, train, probes);
         // Activations kept for backward grow with the rows alone, and no micro-batch has more rows than the
         // longest.
-        memory.footprint.saved = measure_lane(scenario, stage, longest, traits, train, probes).saved;
+        const model::Footprint of_longest = measure_lane(scenario, stage, longest, traits, train, probes);
+        memory.footprint.saved = of_longest.saved;
+        memory.footprint.host = of_longest.host;
         const double more = imbalance(scenario, table, s, longest);
-        for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
+        for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch,
+                                   &memory.footprint.host.saved, &memory.footprint.host.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
-        check_rows(scenario, table, stage, worst);
         // Of a section that reads pictures, only the first stage does.
         if (!table.sees_pixels(s))
             memory.samples = sample_bytes(worst, 0);
@@ -282,7 +293,7 @@ double snapshot_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
     memory.on_gpu = !plan.shares_scratch;
-    double samples_of_step = 0;
+    double samples_of_step = 0, host_scratch = 0;
     std::vector<double> scratch(graph.sections.size(), 0.0);  // of tasks; stages of a section share it
     double sync_scratch = 0;  // of sums, which run beside the tasks of all stages
     for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
@@ -293,6 +304,8 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.optimizer +=
             2.0 * static_cast<double>(plan.moment_bytes) * static_cast<double>(stage.footprint.optimizer);
         memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
+        memory.experts += static_cast<double>(stage.footprint.host.saved) * stage.slots();
+        host_scratch = std::max(host_scratch, static_cast<double>(stage.footprint.host.scratch));
         memory.decoding += stage.decoding;
         double& of_section = scratch[graph.stages[s].section];
         of_section = std::max(of_section, scratch_of(plan, s));
@@ -309,6 +322,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     }
     memory.scratch += sync_scratch;
     memory.sums = sync_scratch;
+    memory.experts += host_scratch;
     // The stages of a rank take their samples in turn, from one prefetcher: the micro-batch in use, and what
     // is read ahead of it, at most the rest of a step.
     memory.samples += std::max(memory.samples, std::min<double>(kBytesAhead, samples_of_step));

@@ -67,6 +67,7 @@ struct RankMemory {
     double decoding = 0;     ///< keys and values of answers that are decoded
     double messages = 0;     ///< copies of rows and gradients that are sent between nodes
     double samples = 0;      ///< in use and prefetched
+    double experts = 0;      ///< on the host: where rows go to experts
     double snapshot = 0;     ///< copy for checkpoints, where the device uses the host's memory
     double host_copy = 0;    ///< the same in the memory of a GPU's host
     double libraries = 0;    ///< workspace on a GPU
@@ -76,10 +77,10 @@ struct RankMemory {
     double buffers() const { return weights + optimizer + activations + scratch + channels + decoding; }
     /// What is in the memory of the GPU, if there is one.
     double on_device() const { return buffers() + libraries + reserve; }
-    double total() const { return on_device() + messages + samples + snapshot; }
+    double total() const { return on_device() + messages + samples + experts + snapshot; }
     /// What has to fit into the memory of the device, and into that of the host besides.
     double needed() const { return on_gpu ? on_device() : total(); }
-    double on_host() const { return on_gpu ? messages + samples + host_copy : 0; }
+    double on_host() const { return on_gpu ? messages + samples + experts + host_copy : 0; }
     std::string describe() const;  ///< needed(): "812 MiB: 300 for weights and gradients, ..."
 };
 

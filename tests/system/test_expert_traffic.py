@@ -3,7 +3,7 @@
 Where every row chooses all experts, it goes to all ranks of its group, and each of the n - 1 others sends a result back. With R rows
 of a rank, C width, k choices and e bytes of an element, a layer takes of the group, forward and backward together,
 * rows: there, back; there with its gradient, and the gradient back: 5 (n - 1) C e for each row;
-* choices and their weights, which all ranks need, and the gradients of the weights: 3 (n - 1) k e for each row.
+* choices, which all ranks need, and with the rows their weights, there and again, and the gradients of these: 4 (n - 1) k e for each row.
 """
 
 import pytest
@@ -53,12 +53,12 @@ def test_rows_travel_once_to_each_rank(workspace, shim, samples, monkeypatch, ca
         for rank, mine in enumerate(rows):
             first = rank // size * size
             others = sum(rows[first:first + size]) - mine
-            to_each = mine * (3 * WIDTH + 2 * EXPERTS)  # rows, rows again with gradients; choices and weights
+            to_each = mine * (3 * WIDTH + 3 * EXPERTS)  # rows, rows again with gradients; choices, weights twice
             sent[replica * layout.lane + rank] += LAYERS * BYTES * ((size - 1) * to_each + others * (2 * WIDTH + EXPERTS))
     for rank, expected in enumerate(sent):
         name = f"section language, ranks that share experts, group {rank // size}"
         assert counted[1 + rank]["send 3", name][1] == expected, f"rank {rank} of the section"
-    assert sum(sent) == total * LAYERS * BYTES * (size - 1) * (5 * WIDTH + 3 * EXPERTS)
+    assert sum(sent) == total * LAYERS * BYTES * (size - 1) * (5 * WIDTH + 4 * EXPERTS)
 
 
 # Where the ranks of the language model run, by rank of the section.
@@ -69,7 +69,7 @@ PLACEMENTS = {"by turns": "nsns", "three and one": "nsnn"}
 def test_rows_cross_between_nodes_once(workspace, nodes, shim, samples, monkeypatch, where):  # noqa: F811
     """Four ranks on two nodes. A row goes to each rank of its node and to its proxy on the other one, the rank with the same position there
     modulo their number, which forwards it within the node. Results come back the same way, summed by the proxy, and choices and weights
-    spread likewise. Of a row 5 C e + 3 k e thus cross the border, whatever number of ranks is behind it."""
+    spread likewise. Of a row 5 C e + 4 k e thus cross the border, whatever number of ranks is behind it."""
     layout = Layout(tp=2, cp=2)
     monkeypatch.setattr(test_traffic, "DECK", DECK)
     hosts = {"n": "north", "s": "south"}
@@ -82,7 +82,7 @@ def test_rows_cross_between_nodes_once(workspace, nodes, shim, samples, monkeypa
         for position, rank in enumerate(on[host]):
             proxied[on[other][position % len(on[other])]].append(rank)
     sent, crossing, found, total = [0] * 4, [0] * 4, [0] * 4, 0
-    there, back, spread = 3 * WIDTH, 2 * WIDTH + EXPERTS, 2 * EXPERTS  # elements of a row
+    there, back, spread = 3 * WIDTH, 2 * WIDTH + EXPERTS, 3 * EXPERTS  # elements of a row
     for _, rows in rows_of_micro_batches(layout, batches, samples):
         total += sum(rows)
         of_proxy = [sum(rows[source] for source in proxied[rank]) for rank in range(4)]
@@ -97,4 +97,4 @@ def test_rows_cross_between_nodes_once(workspace, nodes, shim, samples, monkeypa
         found[rank] = sum(counted[1 + rank].get((f"to {1 + peer}", name), (0, 0))[1] for peer in range(4) if where[peer] != where[rank])
         assert found[rank] == crossing[rank], f"rank {rank} of the section, between nodes"
         assert counted[1 + rank]["send 3", name][1] == sent[rank], f"rank {rank} of the section"
-    assert sum(found) == total * LAYERS * BYTES * (5 * WIDTH + 3 * EXPERTS)
+    assert sum(found) == total * LAYERS * BYTES * (5 * WIDTH + 4 * EXPERTS)

@@ -54,6 +54,7 @@ constexpr Part kDeviceParts[] = {
 constexpr Part kHostParts[] = {
     {"messages between nodes", "messages_bytes", [](const RankMemory& m) { return m.messages; }},
     {"samples, read ahead", "samples_bytes", [](const RankMemory& m) { return m.samples; }},
+    {"exchange of experts' rows", "experts_bytes", [](const RankMemory& m) { return m.experts; }},
     {"copy for checkpoints", "copy_bytes", [](const RankMemory& m) { return m.snapshot + m.host_copy; }},
 };
 

@@ -153,8 +153,13 @@ TEST(Model, BalancingExpertsDoesNotDependOnMicroBatches) {
         const std::vector<double>& choices = whole.at("choices");
         std::size_t tokens = 0;
         for (const SampleView& sample : samples) tokens += sample.tokens.size();
-        EXPECT_EQ(std::accumulate(choices.begin(), choices.end(), 0.0),
-                  static_cast<double>(tokens) * together.last_spec.experts.per_token);
+        const std::size_t chosen = tokens * static_cast<std::size_t>(together.last_spec.experts.per_token);
+        EXPECT_EQ(std::accumulate(choices.begin(), choices.end(), 0.0), static_cast<double>(chosen));
+        const auto module = make_module(together.backend(), together.last_spec, role);
+        const auto layers =
+            static_cast<std::size_t>(together.last_spec.layers - together.last_spec.experts.dense_layers);
+        EXPECT_EQ(module->host_bytes(together.samples.batch()).saved, layers * chosen * sizeof(std::int32_t))
+            << "of the choices, which stay on the host";
     }
 }
 

@@ -228,13 +228,26 @@ void check_rounds(const Routing& r, const ExpertLimits& limits) {
     }
 }
 
+/// Of the arrays of a round.
+std::int64_t bytes_of(const ExpertRound& round) {
+    const auto numbers = [](const auto&... arrays) { return (std::ssize(arrays) + ...); };
+    const auto of_hop = [&](const ExpertHop& hop) {
+        return 4 * numbers(hop.sent, hop.place) + 8 * numbers(hop.send_rows, hop.receive_rows);
+    };
+    return of_hop(round.first) + (round.second ? of_hop(*round.second) : 0) +
+           4 * numbers(round.kept, round.kept_place, round.received, round.choices);
+}
+
 void check_random_rounds(Placement placement) {
     std::mt19937 random(5);
     std::size_t several = 0, by_nodes = 0;
     for (int i = 0; i < 300; ++i) {
         const Routing r = random_routing(random, i % 5 == 0, placement);
         SCOPED_TRACE(i);
-        check_rounds(r, expert_limits(r.group, r.rows));
+        const ExpertLimits limits = expert_limits(r.group, r.rows);
+        check_rounds(r, limits);
+        for (const ExpertRound& round : plan_expert_rounds(r.group, r.rows, r.choice, limits))
+            ASSERT_LE(bytes_of(round), expert_host_bytes(r.group, r.rows).round);
         const ExpertLimits small{3, std::max(5, r.group.choices), 4, 7};
         check_rounds(r, small);
         several += plan_expert_rounds(r.group, r.rows, r.choice, small).size() > 1;
