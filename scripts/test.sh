@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the program and its tests, and runs them.
-#   scripts/test.sh                   every capability once
-#   scripts/test.sh --share [K]       also a fifth of the tests labelled `nightly` and of the mutants: share K, from 1 to 5, or the
-#                                     one that the checked-out commit chooses
+#   scripts/test.sh                   every capability on CPUs once, in at most 15 minutes on two cores, or 2.5 times what
+#                                     scripts/quickstart.sh takes, if that is more
+#   scripts/test.sh --share [K]       also the CUDA backend, and a fifth of the tests labelled `nightly` and of the mutants: share K,
+#                                     from 1 to 5, or the one that the checked-out commit chooses
 #   scripts/test.sh --all             also all nightly tests, and a fifth of the mutants
 #   scripts/test.sh --all --mutants   also all mutants
 # Other arguments go to ctest: `scripts/test.sh -L unit` runs the unit tests alone. The Python tests run in any case.
@@ -42,8 +43,8 @@ need_packages build test
 want_packages slurm "the tests of the Slurm jobs"
 want_python_packages build/test/python "tests of conversations and of model folders" tokenizers==0.23.3 jinja2==3.1.6 markupsafe==3.0.4
 
-gpus=()
-if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p') && read -r major minor <<<"$cuda" &&
+gpus=(-DMAESTRO_CUDA=OFF)
+if [[ $kind != quick ]] && cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p') && read -r major minor <<<"$cuda" &&
     ((major > 12 || (major == 12 && minor >= 4))); then
     gpus=(-DMAESTRO_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90) # one architecture is enough where no GPU runs the kernels
     phase "the headers of cuDNN's front end"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr auto kMostId = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
     throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, what));

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -20,7 +19,6 @@ using Json = nlohmann::json;
 constexpr std::size_t kMostTokens = std::size_t{1} << 22;
 constexpr std::size_t kMostLevels = 64, kMostDecoderKeys = 100;
 constexpr std::size_t kShown = 100;  ///< bytes of a text of the file in an error
-constexpr auto kMostId = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
 
 class Reader {
 public:

@@ -10,6 +10,8 @@
 
 namespace maestro::tokens {
 
+inline constexpr std::uint64_t kMostId = 0x7FFFFFFF;  ///< ids of tokens are 32-bit integers
+
 /// What a text says besides the tokens, which are handed on one by one.
 struct TokenizerFile {
     /// The scalars of the member "decoder" by their places: "decoders/0/type", with texts in quotes.

@@ -306,7 +306,7 @@ std::string time_text(const Facts& facts) {
 
 // ---- as JSON
 
-std::int64_t whole(double bytes) {
+std::int64_t whole_bytes(double bytes) {
     return std::llround(bytes);
 }
 
@@ -329,13 +329,13 @@ nlohmann::ordered_json section_json(const Facts& facts, std::size_t s) {
     json["window"] = found.window;
     json["fullest_rank"] = found.fullest;
     json["shares_with"] = found.shares_with;
-    json["memory_bytes"] = whole(found.memory.needed());
-    json["free_bytes"] = whole(facts.device.memory);
+    json["memory_bytes"] = whole_bytes(found.memory.needed());
+    json["free_bytes"] = whole_bytes(facts.device.memory);
     nlohmann::ordered_json& parts = json["memory"];
-    for (const Part& part : kDeviceParts) parts[part.key] = whole(part.bytes(found.memory));
+    for (const Part& part : kDeviceParts) parts[part.key] = whole_bytes(part.bytes(found.memory));
     nlohmann::ordered_json& host = facts.device.gpu ? json["host"] : parts;
-    for (const Part& part : kHostParts) host[part.key] = whole(part.bytes(found.memory));
-    if (facts.device.gpu) json["host_bytes"] = whole(found.memory.on_host());
+    for (const Part& part : kHostParts) host[part.key] = whole_bytes(part.bytes(found.memory));
+    if (facts.device.gpu) json["host_bytes"] = whole_bytes(found.memory.on_host());
     if (!facts.disk.sections.empty()) json["checkpoint_bytes"] = facts.disk.sections[s];
     return json;
 }
@@ -350,8 +350,8 @@ std::string to_json(const Facts& facts, const config::CommandLine& line) {
     }
     json["machine"] = {{"name", d.name},
                        {"device", d.gpu ? "gpu" : "cpu"},
-                       {"free_bytes", whole(d.memory)},
-                       {"context_bytes", whole(d.context_memory)},
+                       {"free_bytes", whole_bytes(d.memory)},
+                       {"context_bytes", whole_bytes(d.context_memory)},
                        {"window_share", d.window_share}};
     if (d.gpu) json["machine"]["architecture"] = d.traits.attention.architecture;
     json["fits"] = facts.shortage.empty();
@@ -365,7 +365,7 @@ std::string to_json(const Facts& facts, const config::CommandLine& line) {
         row["sections"] = nlohmann::ordered_json::array();
         for (const graph::Section& section : graph.sections)
             if (graph::holds(section, rank)) row["sections"].push_back(section.name);
-        row["memory_bytes"] = whole(facts.ranks[static_cast<std::size_t>(rank)].needed());
+        row["memory_bytes"] = whole_bytes(facts.ranks[static_cast<std::size_t>(rank)].needed());
         json["placement"].push_back(std::move(row));
     }
     if (facts.disk.checkpoint > 0) {
@@ -374,7 +374,7 @@ std::string to_json(const Facts& facts, const config::CommandLine& line) {
         json["disk_bytes"] = facts.disk.bytes();
     }
     json["run_directory"] = facts.context.deck.run.output;
-    if (facts.free_disk >= 0) json["disk_free_bytes"] = whole(facts.free_disk);
+    if (facts.free_disk >= 0) json["disk_free_bytes"] = whole_bytes(facts.free_disk);
     json["steps"] = facts.steps();
     if (facts.step_s > 0) {
         json["step_s"] = facts.step_s;
