@@ -219,7 +219,7 @@ TEST(Precision, Fp64NeedsTheCpuAndSavesNothing) {
 }
 
 TEST(Checkpoints, LeftOutIsNotZero) {
-    const std::string left_out = edited("every = 320", "# every");
+    const std::string left_out = edited("every = 220", "# every");
     const Deck at_end = parse(left_out), never = parse(left_out, {"checkpoint.every=0"}),
                often = parse(left_out, {"checkpoint.every=5"});
     EXPECT_TRUE(at_end.saves_at_end() && often.saves_at_end());

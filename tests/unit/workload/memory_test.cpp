@@ -56,8 +56,8 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
     EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
     // Both ends of the edge have the six slots: rows here, gradients there. A slot has a flag for the arrival
-    // of its twelve samples, and one for each of them that each of three replicas may acknowledge.
-    const double flags = 6 * (1 + 3 * 12) * 8 + 16;  // in whole cache lines
+    // of its eight samples, and one for each of them that each of three replicas may acknowledge.
+    const double flags = 6 * (1 + 3 * 8) * 8 + 16;  // in whole cache lines
     const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + flags;
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
