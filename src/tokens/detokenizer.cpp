@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
     throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, what));
 }

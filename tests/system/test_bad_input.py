@@ -69,7 +69,7 @@ def test_wrong_number_of_ranks(workspace, ranks):
 @pytest.mark.parametrize("values,text", [
     (["section.vision.name=train"], "names a file of every checkpoint"),
     (["section.vision.name=../x"], "is not a valid section name"),
-    (["section.vision.micro_batch=1", "section.vision.window=6"], "allowed: at least 8"),
+    (["section.vision.micro_batch=1", "section.vision.window=3"], "allowed: at least 4"),
     (["section.vision.window=70000"], "out of range"),
 ])
 def test_values_that_would_fail_later(workspace, values, text):
