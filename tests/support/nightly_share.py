@@ -1,4 +1,4 @@
-"""For all tests by pytest below this folder: MAESTRO_NIGHTLY_SHARE, such as 2/5, keeps one of so many shares of the cases marked `nightly`."""
+"""A plugin of pytest: MAESTRO_NIGHTLY_SHARE, such as 2/5, keeps one of so many shares of the cases marked `nightly`."""
 
 import os
 import zlib
