@@ -1,7 +1,8 @@
 """Layouts of three decks that must give the results of one rank, and functions that compare two runs.
 
-tests/system/test_layouts.py always runs the cases with `quick`, and those with `cover` under `scripts/test.sh --all`. They run in fp32, but those
-with `in_double` run in fp64, and only the quick ones of them in fp32 as well. Among the cases with `cover` every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all cases.
+tests/system/test_layouts.py runs them all, those without `quick` as nightly tests: in fp32, but those with `in_double` in fp64, and only the
+quick ones of them in fp32 as well. Every pair of choices occurs in some case. (tests/mpi/sharded_model_test.cpp tries the degrees of one section
+alone, and test_random_layouts.py whole programs at random.)
 """
 
 import dataclasses
@@ -32,7 +33,6 @@ class Case:
     settings: tuple = ()  # settings that do not change the results
     model: tuple = ()  # settings that change the results; the reference has them too
     shared: bool = False  # both sections on the same ranks
-    cover: bool = True
     quick: bool = False
 
     @property
@@ -126,11 +126,7 @@ def heads(kv):
     return (f"model.language-12.kv_heads={kv}",)
 
 
-ALONE = ["tp2", "tp3", "tp4", "tp6", "cp2r", "cp3r", "cp2a", "cp3a"]
 CASES = [
-    *(vlm("", alone) for alone in [*ALONE, "dp2"]),
-    *(vlm(alone, "") for alone in ALONE),
-    vlm("dp2", "dp2"),
     vlm("tp2 cp2r", "tp2 cp2r"),
     vlm("tp2 cp2a", "tp3 cp2a", MESSAGES, quick=True),
     vlm("cp3r", "dp3 tp2", *UNLIKE),
@@ -139,7 +135,6 @@ CASES = [
     vlm("dp2 cp2a", "dp4 tp2", "schedule.policy=lpt", quick=True),
     vlm("dp2 tp2 cp2r", "dp2 cp2a", READY),
     vlm("tp4", "tp2 cp2r", shared=True),
-    vlm("tp2 cp6r", "tp12", shared=True, cover=False),
     vlm("dp2 tp3", "dp2 cp3r", *UNLIKE, shared=True),
     vlm("cp2a", "tp2", READY, shared=True, quick=True),
     vlm("dp2 cp2r", "dp2 tp2", shared=True),
@@ -176,16 +171,15 @@ CASES = [
     Case("vlm_glyphs", "cp2r", "tp4", (READY,)),
     Case("distill", "tp2", "tp2"),
     Case("distill", "cp2r", "cp3r", quick=True),
-    Case("distill", "tp6", "tp4", SMALL_TEACHER, cover=False),
     Case("distill", "tp2 cp2r", "dp2 tp2", ONE_IN_FLIGHT),
     Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER), quick=True),
     Case("distill", "dp2 tp2", "dp2 cp2a", ONE_IN_FLIGHT, shared=True),
     Case("distill", "dp4", "dp2 tp2", SMALL_TEACHER),
     Case("distill", "dp4", "tp2 cp2r", SMALL_TEACHER, shared=True, quick=True),
     Case("distill", "tp2", "dp2", (READY, "section.student.micro_batch=2", *ONE_IN_FLIGHT), shared=True),
-    # Pipelines: of every depth on each side, then with the other axes, options and graphs.
-    *(deep("", alone) for alone in ["pp2", "pp3", "pp8"]),
-    *(deep(alone, "") for alone in ["pp2", "pp3"]),
+    # Pipelines, with the other axes, options and graphs.
+    deep("", "pp8"),
+    deep("pp3", ""),
     deep("", "pp4", quick=True),
     deep("pp4", "dp2"),
     deep("", "pp3", model=UNTIED),
@@ -253,22 +247,6 @@ CASES = [
     moe("", "tp4 ep4", model=SIGMOID),
     moe("cp2r", "dp2 tp2 ep2", model=(*MIXED, *BALANCED), quick=True),
     moe("", "tp2 ep2", model=FROZEN_EXPERTS),
-    # Beside the cover: more of the same.
-    *(vlm(up, down, cover=False) for up, down in [
-        ("tp12", ""), ("", "tp12"), ("cp5r", "cp4r"), ("cp6a", "cp4a"), ("cp7r", "tp4"), ("tp3", "cp7r"),
-        ("tp4", "tp3 cp2a"), ("tp6", "cp5r"), ("dp3", "dp3 tp2"), ("dp2 tp3", "dp4"), ("tp2 cp3r", "dp2 tp3"), ("cp2r", "dp2 cp3a"), ("dp3 tp2", "dp3 cp2r"),
-    ]),
-    *(vlm(*pair, *UNLIKE, READY, MESSAGES, cover=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("dp2 tp2", "dp4 tp2"), ("tp2", "dp3 cp3r")]),
-    *(vlm(*pair, *TIGHT, RECOMPUTE, cover=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("tp2 cp2a", "tp4 cp2r")]),
-    *(vlm(*pair, *options, shared=True, cover=False) for pair in [("tp6", "cp6r"), ("cp4r", "tp4"), ("dp2 tp2 cp2r", "dp2 cp4r"), ("dp3 tp3", "dp3 cp3a")]
-      for options in [(), (READY, *UNLIKE)]),
-    *(vlm(up, down, model=heads(kv), cover=False) for up, down, kv in [("tp2", "tp4", 1), ("", "tp6", 2), ("", "tp12", 2), ("", "tp2 cp3a", 1), ("cp2r", "tp6 cp2r", 3),
-                                                                        ("", "tp3 cp4a", 3), ("", "tp12", 1)]),
-    *(vlm(*pair, *options, model=FROZEN, cover=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("tp2 cp2a", "dp2 tp3")] for options in [(), (READY, MESSAGES)]),
-    *(vlm(*pair, *options, model=MIXED, cover=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("cp3r", "tp2 cp2r")] for options in [(), (READY, *TIGHT)]),
-    *(Case("vlm_glyphs", up, down, cover=False) for up, down in [("", "tp4 cp2r"), ("", "cp4a"), ("tp3", "dp2 cp2r"), ("tp3 cp2r", "tp2 cp2a"), ("cp4r", "dp2 tp2 cp2r")]),
-    *(Case("distill", up, down, options, cover=False) for up, down in [("tp6", ""), ("", "tp4"), ("cp6a", "cp2a"), ("dp2 cp2r", "dp4"), ("tp2 cp3r", "dp3 tp2")]
-      for options in [(), (READY,), ONE_IN_FLIGHT]),
 ]
 
 

@@ -22,13 +22,11 @@ def run(case, output, precision):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cover", action="store_true", help="only the cases that the tests run")
-    parser.add_argument("--rest", action="store_true", help="only the other cases")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "fp64"])
     parser.add_argument("--output", default="runs/bench-layouts")
     options = parser.parse_args()
-    cases = [c for c in CASES if not (options.cover and not c.cover) and not (options.rest and c.cover) and options.only in f"{c.deck} {c.name}"]
+    cases = [c for c in CASES if options.only in f"{c.deck} {c.name}"]
     make_samples(ROOT)
     references, worst, free = {}, {}, 0
     compared = ["loss", "grad_norm", *(["gradient"] if options.precision == "fp32" else [])]
