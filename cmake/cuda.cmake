@@ -13,7 +13,7 @@ set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 target_compile_definitions(maestro_backend PUBLIC MAESTRO_CUDA)
 target_link_libraries(maestro_backend PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} PRIVATE CUDA::nvtx3)
 target_link_options(maestro_backend INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})  # cuBLASLt is loaded at run time
-# Objects of their own, which the linker leaves out of those tests that define the same functions.
+# Separate objects, which the linker leaves out of those tests that define the same functions.
 file(GLOB alone CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cpu/*.cpp)
 list(APPEND alone ${CMAKE_SOURCE_DIR}/src/backend/cuda/cublaslt.cpp ${CMAKE_SOURCE_DIR}/src/backend/fused_attention.cpp
     ${CMAKE_SOURCE_DIR}/src/base/log.cpp)

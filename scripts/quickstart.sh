@@ -4,7 +4,7 @@
 set -euo pipefail
 
 fresh=no
-case "${1:-}" in
+case "$*" in
     "") ;;
     --fresh) fresh=yes ;;
     *)

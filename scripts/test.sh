@@ -24,17 +24,23 @@ while (($#)); do
         --all) kind=all ;;
         --share)
             kind=share
-            if [[ ${2:-} =~ ^[1-5]$ ]]; then
+            if [[ ${2:-} =~ ^[0-9] ]]; then
                 share=$2
                 shift
             fi
             ;;
         --mutants) mutants=all ;;
+        --[a-z]*)
+            # ctest ignores words that it does not know.
+            if ! ctest --help | grep -qwe "${1%%=*}"; then usage; fi
+            arguments+=("$1")
+            ;;
         *) arguments+=("$1") ;;
     esac
     shift
 done
-if [[ $mutants == all && $kind != all ]]; then usage; fi
+if [[ $mutants == all && $kind != all || ! $share =~ ^[1-5]?$ ]]; then usage; fi
+if [[ $kind == share && " ${arguments[*]}" == *" -E"* ]]; then usage; fi # --share excludes tests by this option
 nightly=$([[ $kind == quick ]] && echo OFF || echo ON)
 source "$(dirname "${BASH_SOURCE[0]}")/phases.sh"
 
@@ -66,8 +72,8 @@ if [[ -z $share ]]; then share=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null 
 if [[ $kind != quick && $mutants == share ]]; then export MAESTRO_MUTANT_SHARE=$share/$shares; fi
 if [[ $kind == share ]]; then
     export MAESTRO_NIGHTLY_SHARE=$share/$shares
-    mapfile -t left_out < <(tests/support/other_shares.py build/cpu-release "$share" "$shares")
-    arguments+=(-E "^($(IFS='|' && echo "${left_out[*]}"))\$")
+    left_out=$(tests/support/other_shares.py build/cpu-release "$share" "$shares")
+    arguments+=(-E "^(${left_out//$'\n'/|})\$")
     echo "share $share of $shares of the nightly tests"
 fi
 

@@ -39,7 +39,7 @@ double start_timeout_s() {
     return seconds > 0 ? seconds : kDefault;
 }
 
-/// How long ranks wait for a simulation, which rank 0 runs alone and without a word.
+/// How long ranks wait for a simulation, which rank 0 runs alone and without heartbeats.
 constexpr double kSimulationS = 24 * 3600;
 
 /// Reports an error that this rank has alone, and ends the job if there are other ranks.

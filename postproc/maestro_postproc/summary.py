@@ -46,7 +46,7 @@ def summary_text(run, skip=1):
     lines += [
         f"steps        {facts['steps']} ({facts['first_step']} to {facts['last_step']})",
         f"loss         {_shown(facts['first_loss'], '{:.4f}')} at the first step, {_shown(facts['last_loss'], '{:.4f}')} at the last; lowest "
-        f"{_shown(facts['lowest_loss'], '{:.4f}')} at step {facts['lowest_loss_step']}",
+        f"{_shown(facts['lowest_loss'], '{:.4f}')}" + (f" at step {facts['lowest_loss_step']}" if facts["lowest_loss_step"] else ""),
         *([f"             {facts['steps_without_targets']} steps have no loss, because they had no targets"]
           if facts["steps_without_targets"] else []),
         f"tokens       {facts['tokens']:,} in {facts['seconds']:.1f} s of steps",

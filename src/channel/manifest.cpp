@@ -89,8 +89,9 @@ private:
                           first.rows[q], filled.rows[q], spec_.max_received);
         }
         // More samples would need more flags than there are, and theirs would be those of other ranks.
+        ++filled.samples;
         MAESTRO_CHECK(
-            ++filled.samples <= spec_.max_samples,
+            filled.samples <= spec_.max_samples,
             "edge {}: with sample {}, {} of a micro-batch go to one replica, at most {} are allowed",
             spec_.name, r.sample, filled.samples, spec_.max_samples);
         return first;

@@ -43,7 +43,10 @@ StopSignals::StopSignals(Action end) : end_(std::move(end)) {
     for (int signal : kSignals) {
         struct sigaction inherited = {};
         sigaction(signal, nullptr, &inherited);
-        if (signal == SIGHUP && inherited.sa_handler == SIG_IGN) continue;  // started by nohup
+        if (signal == SIGHUP && inherited.sa_handler == SIG_IGN) {  // started by nohup
+            ignores_hup_ = true;
+            continue;
+        }
         caught_.push_back(signal);
         sigaddset(&set, signal);
     }
@@ -62,6 +65,7 @@ void StopSignals::catch_again() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int signal : caught_) sigaction(signal, &action, nullptr);
+    if (ignores_hup_) std::signal(SIGHUP, SIG_IGN);
 }
 
 StopSignals::~StopSignals() {
@@ -73,9 +77,9 @@ StopSignals::~StopSignals() {
 
 void StopSignals::hold(Action notice) {
     std::unique_lock lock(mutex_);
-    while (ending_) {
+    while (ending_ || notifying_) {
         lock.unlock();
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
         lock.lock();
     }
     held_ = true;
@@ -108,8 +112,12 @@ void StopSignals::run() {
                     set_default(each);
                 }
         const Action notice = first ? notice_ : Action();
+        if (!notice) continue;
+        notifying_ = true;
         lock.unlock();
-        if (notice) notice(signal);
+        notice(signal);
+        lock.lock();
+        notifying_ = false;
     }
 }
 

@@ -22,8 +22,8 @@ class StopSignals {
 public:
     /// Called from the thread of this class.
     using Action = std::function<void(int signal)>;
-    /// `end`: called by the first signal before hold(). It should end the process; once it has returned, or
-    /// after 10 s, the signal does.
+    /// `end`: called by the first signal before hold(). It should end the process; once it has returned, the
+    /// signal does, and SIGALRM where it takes more than 10 s.
     explicit StopSignals(Action end);
     /// The signals stay blocked.
     ~StopSignals();
@@ -33,7 +33,8 @@ public:
     /// To be called once MPI has started: libraries that it loads set handlers (UCX for SIGHUP).
     void catch_again();
     /// From now on signals are remembered. `notice` is called for the first one, and for the first of those
-    /// that would end the process the second time. Does not return where a signal is ending the process.
+    /// that would end the process the second time. Returns when an earlier notice has returned, and never
+    /// where a signal is ending the process.
     void hold(Action notice = {});
     /// The first signal since hold(), 0 if none. Ranks may see it at different times, so they have to agree
     /// before they act on it.
@@ -44,15 +45,16 @@ private:
 
     Action end_, notice_;
     std::vector<int> caught_;
+    bool ignores_hup_ = false;
     std::mutex mutex_;  ///< guards what follows, and notice_
-    bool held_ = false, ending_ = false;
+    bool held_ = false, ending_ = false, notifying_ = false;
     std::atomic<int> received_ = 0;
     std::atomic<bool> stop_ = false;
     std::thread thread_;
 };
 
-/// Whether another rank has called abort_world(), as far as its word has come. Launchers then end all ranks
-/// with a signal that cannot be told from one of the user. From any thread.
+/// Whether another rank has called abort_world(), as far as its message has arrived. Launchers then end all
+/// ranks with a signal that cannot be told from one of the user. From any thread.
 bool another_rank_aborts();
 
 std::string name_of_signal(int signal);  ///< "SIGTERM"

@@ -154,8 +154,9 @@ std::string Topology::describe() const {
         i = last + 1;
     }
     return fmt::format(
-        "host {}, its rank {} of {}, which may use {} of its {} core{}; {} thread{}, {} processors {}", host,
-        rank_on_node, ranks_on_node, cores, all_cores, all_cores == 1 ? "" : "s", threads,
+        "host {}, rank {} of {} there, which may use {} of the host's {} core{}; {} thread{}, {} processors "
+        "{}",
+        host, rank_on_node, ranks_on_node, cores, all_cores, all_cores == 1 ? "" : "s", threads,
         threads == 1 ? "" : "s", bound ? "bound to" : "not bound, on", list);
 }
 

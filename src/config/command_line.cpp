@@ -30,7 +30,7 @@ constexpr const char* kUsage =
   maestro export   CHECKPOINT [--section NAME] --to FOLDER [--adapter]
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
-  mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
+  mpirun -n 4 --oversubscribe build/cpu-release/maestro train inputs/vlm_glyphs.toml
 Evaluation runs on any number of ranks, a simulation and a dry run as one process for a deck of any size.
 Calibration measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` lists the options of a command.)";

@@ -113,8 +113,7 @@ HostBytes ExpertBlock::host_bytes(const parallel::Sequences& sequences) const {
             .scratch = static_cast<std::size_t>(choices + rounds.round + rounds.planning)};
 }
 
-ExpertBlockActivations ExpertBlock::allocate(const Tensor& input,
-                                             [[maybe_unused]] const parallel::Sequences& sequences,
+ExpertBlockActivations ExpertBlock::allocate(const Tensor& input, const parallel::Sequences& /*sequences*/,
                                              backend::Arena& saved, backend::Arena& passing) const {
     const std::int64_t rows = input.dim(0), k = group_.choices, shared = spec_.experts.shared_mlp;
     ExpertBlockActivations a;

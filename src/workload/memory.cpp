@@ -40,7 +40,7 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
     double bytes = 0;
     if (graph::holds(graph, stage, rank)) {
         const model::Footprint& footprint = plan.stages[stage].footprint;
-        bytes += static_cast<double>(footprint.saved + footprint.host.saved);
+        bytes += static_cast<double>(footprint.saved + (plan.shares_scratch ? footprint.host.saved : 0));
     }
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
         if (graph.stage_edges[e].from == stage)
@@ -341,7 +341,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
 std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank,
                                 double bytes) {
     // Open windows count nothing in the plan, so that this is what is left for all of them.
-    const double spare = bytes - memory_of(plan, graph, rank).total();
+    const double spare = bytes - memory_of(plan, graph, rank).needed();
     std::vector<double> each;
     int open = 0;
     for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {

@@ -40,7 +40,7 @@ def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEP
 
 
 def quick_ones(cases, *names):
-    """The names of the cases, as parameters: all but those listed run under --all alone."""
+    """The names of the cases, as parameters: all but those listed are nightly."""
     assert set(names) <= set(cases)
     return [name if name in names else pytest.param(name, marks=pytest.mark.nightly) for name in cases]
 

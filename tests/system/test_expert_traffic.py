@@ -26,7 +26,7 @@ CASES = {
     "tp2-cp2-ep2-etp2": (dict(tp=2, cp=2), 2, 2),
     "dp2-tp4-ep2": (dict(dp=2, tp=4), 2, 1),
 }
-QUICK = {"tp2-cp2-ep2-etp2", "dp2-tp4-ep2"}  # the others run under --all alone
+QUICK = {"tp2-cp2-ep2-etp2", "dp2-tp4-ep2"}  # the others are nightly
 
 
 def settings_of(ep, etp):

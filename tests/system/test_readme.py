@@ -16,7 +16,6 @@ FOLDERS = "Fine-tune a model folder"  # the section of README.md
 FOLDER_DECKS = ["finetune_text", "distill_folders", "finetune_vl"]  # the second needs what the first makes
 needs_packages = pytest.mark.skipif(not PYTHON_PACKAGES.exists(), reason="needs pip's tokenizers and jinja2, which scripts/test.sh installs")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-OVERSUBSCRIBE = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}  # what README.md and layouts.md write out, decks do not
 
 
 def commands(document="README.md", section=None):
@@ -70,9 +69,9 @@ def install_packages(folder, command, shorter):
         (folder / "build/python").symlink_to(PYTHON_PACKAGES)
 
 
-def run(folder, command, **environment):
+def run(folder, command):
     path = f"{folder}/bin:/usr/bin:/bin"
-    result = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, **AS_ROOT, **environment, "PATH": path}, text=True,
+    result = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, **AS_ROOT, "PATH": path}, text=True,
                             capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
     assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
     return result.stdout
@@ -85,18 +84,18 @@ def test_there_are_commands():
 
 @pytest.fixture
 def shorter(pytestconfig):
-    """Whether a fraction of the steps is enough: not under --all, and not in the first share of the nightly tests."""
+    """Whether a fraction of the steps is enough: neither under --all nor in the first share of the nightly tests."""
     return "not nightly" in pytestconfig.getoption("markexpr") or not os.environ.get("MAESTRO_NIGHTLY_SHARE", "1").startswith("1")
 
 
-def run_all(clone, lines, shorter, **environment):
+def run_all(clone, lines, shorter):
     for command in lines:
         if "pip install" in command:
             install_packages(clone, command, shorter)
             continue
         if shorter:
             command = re.sub(r"train\.steps=(\d+)0", r"train.steps=\1", command)
-        assert run(clone, command, **environment).strip(), command
+        assert run(clone, command).strip(), command
 
 
 @needs_packages
@@ -118,7 +117,7 @@ def test_decks_of_model_folders_learn(clone, shorter):
         assert any("maestro train" in line for line in lines) and "maestro export" in lines[-1], deck
         lines = [f"{line} --set train.steps=30" if shorter and "maestro train" in line else line for line in lines]
         install_packages(clone, "false", shorter)
-        run_all(clone, lines, False, **OVERSUBSCRIBE)
+        run_all(clone, lines, False)
         with h5py.File(clone / f"runs/{deck}/metrics.h5") as file:
             losses = file["steps/loss"][:]
         assert losses[0] > 5 and losses[-1] < 0.2 * losses[0], deck

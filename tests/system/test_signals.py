@@ -33,7 +33,10 @@ def wait_for(job, ready, limit=60):
 def signalled(job, number, rank=None):
     """Signals a rank, or mpirun. Returns the exit code and the program's last line."""
     os.kill(job.pid if rank is None else ranks_of(job)[rank], number)
-    wait_for_end(job, 15)
+    try:
+        wait_for_end(job, 15)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("the signal has not ended the job") from None
     output, errors = job.communicate()
     lines = [line for line in errors.splitlines() if line.startswith("maestro: ")]
     assert len(lines) == 1, output + errors

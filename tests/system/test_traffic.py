@@ -163,7 +163,7 @@ def closed_forms(name, layout, batches, samples, recompute=False):
     return tp, cp
 
 
-QUICK = {"tp3", "ring3", "all-to-all2", "tp2-ring2", "dp2-ring2-to-tp2", "tp2-all-to-all2-keys2"}  # the others run under --all alone
+QUICK = {"tp3", "ring3", "all-to-all2", "tp2-ring2", "dp2-ring2-to-tp2", "tp2-all-to-all2-keys2"}  # the others are nightly
 
 
 def cases(*names):

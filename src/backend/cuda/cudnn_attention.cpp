@@ -49,6 +49,8 @@ private:
     std::optional<Plan> try_build(const AttentionClass& c) {
         try {
             return build(c);
+        } catch (const std::bad_alloc&) {
+            throw;
         } catch (const std::exception& error) {  // the front end throws exceptions of other types
             log::write_error(fmt::format("attention uses Maestro's kernels: {}", error.what()));
             return {};
@@ -96,6 +98,8 @@ CudnnAttention make_cudnn_attention(Stream stream, int architecture) {
                     version < kLinearBackward ? " (9.25 or later is recommended)" : "");
     try {
         return {std::make_unique<CudnnPlans>(stream, cudnn_support(architecture)), name};
+    } catch (const std::bad_alloc&) {
+        throw;
     } catch (const std::exception& error) {  // the front end throws exceptions of other types
         return {nullptr, fmt::format("{} fails: attention by Maestro's kernels ({})", name, error.what())};
     }

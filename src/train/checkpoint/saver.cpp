@@ -162,8 +162,8 @@ void Saver::skip(std::int64_t step, const std::string& fault) {
                         step, room),
             Scope::all_ranks);
     log::info(
-        "warning: no checkpoint after step {}: {}. Training goes on, and {} is complete. Free space: the "
-        "next checkpoint is tried in its turn",
+        "warning: no checkpoint after step {}: {}. Training goes on, and {} is complete. Free some "
+        "space: the next checkpoint is tried as scheduled",
         step, room, newest);
 }
 

@@ -148,9 +148,7 @@ Facts facts_of(const RunContext& context, const Preflight& preflight) {
     for (int rank = 0; rank < graph.world; ++rank)
         facts.ranks.push_back(workload::memory_of(facts.plan, graph, rank));
     facts.sections = sections_of(facts);
-    // Those of an emulated run hold no weights of the models.
-    if (context.deck.run.device != "emulated" || context.planned_device)
-        facts.disk = disk_need_of(context.deck, facts.scenario, context.pulse);
+    facts.disk = disk_need_of(context.deck, facts.scenario, context.pulse);
     facts.free_disk = free_disk_at(context.deck.run.output);
     facts.notes = notes_of(context, facts.device);
     if (context.planned_device) facts.shortage = workload::shortage(facts.plan, graph, facts.device);
@@ -161,7 +159,8 @@ Facts facts_of(const RunContext& context, const Preflight& preflight) {
                         context.deck.run.output));
     if (!facts.scenario.cluster || !facts.shortage.empty() || context.deck.run.precision == "fp64")
         return facts;
-    context.pulse.doing("the time of a step");
+    context.watchdog.doing("the time of a step");
+    context.watchdog.pause();
     const simulation::Result step = simulation::predict_step(context.deck, context.scenario, facts.device);
     facts.step_s = step.step_s;
     facts.tokens = step.tokens;
@@ -390,7 +389,7 @@ std::string to_json(const Facts& facts, const config::CommandLine& line) {
 
 DiskNeed disk_need_of(const config::Deck& deck, const workload::Scenario& scenario, Pulse& pulse) {
     DiskNeed need;
-    if (deck.run.precision == "fp64") return need;  // saves none
+    if (!deck.saves_nothing().empty()) return need;
     const graph::SectionGraph& graph = scenario.graph;
     const auto meta = backend::make_meta();
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
@@ -438,9 +437,11 @@ std::optional<workload::RankDevice> planned_device_of(const config::CommandLine&
     return made;
 }
 
-void report_dry_run(const RunContext& context, const Preflight& preflight, const config::CommandLine& line) {
+void report_dry_run(const RunContext& context, const Preflight& preflight, const config::CommandLine& line,
+                    const std::vector<std::string>& notes) {
     log::info("{}", placement_table(context, preflight.planned()));
-    const Facts facts = facts_of(context, preflight);
+    Facts facts = facts_of(context, preflight);
+    facts.notes.insert(facts.notes.end(), notes.begin(), notes.end());
     log::info("{}", traffic_table(preflight.scenario(), preflight.table()));
     log::info("{}\n{}", device_text(facts), memory_table(facts));
     for (const std::string& text : {disk_text(facts), time_text(facts)})

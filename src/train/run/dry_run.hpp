@@ -30,7 +30,9 @@ std::optional<workload::RankDevice> planned_device_of(const config::CommandLine&
                                                       workload::Scenario& scenario);
 
 /// Collective, after the preflight of a dry run. Prints what it has found on rank 0, with --json an object as
-/// the last line. Throws Error(device_memory, all_ranks) where the planned devices have too little memory.
-void report_dry_run(const RunContext& context, const Preflight& preflight, const config::CommandLine& line);
+/// the last line. `notes`: on rank 0, further ones. Throws Error(device_memory, all_ranks) where the planned
+/// devices have too little memory.
+void report_dry_run(const RunContext& context, const Preflight& preflight, const config::CommandLine& line,
+                    const std::vector<std::string>& notes);
 
 }  // namespace maestro::train

@@ -194,12 +194,12 @@ std::string copy_companions(const fs::path& from, const fs::path& to, const Answ
         storage::write_text_durably(to / name, storage::read_text(entry.path()));
     }
     if (!trained)
-        return "the checkpoint does not record with which tokens the answers end that were trained; "
+        return "the checkpoint does not record which tokens end the answers that were trained; "
                "eos_token_id is that of the folder";
     const std::vector<std::int32_t> missing = missing_ends(from, trained, pulse);
     if (missing.empty()) return "";
     storage::write_text_durably(to / kGenerationConfig, generation_config(from, missing, pulse));
-    return fmt::format("{}: eos_token_id also names {}, with which answers end that were trained",
+    return fmt::format("{}: eos_token_id also names {}, the ends of the answers that were trained",
                        (to / kGenerationConfig).string(), fmt::join(missing, ", "));
 }
 

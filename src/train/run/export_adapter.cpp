@@ -160,8 +160,8 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
         const auto missing = has_model ? missing_ends(model, ends, pulse) : ends.value_or(std::vector<int>());
         if (!missing.empty())
             log::info(
-                "the answers that were trained end with token {}, which {} does not name as an end; give "
-                "it as eos_token_id to the program that generates",
+                "the answers that were trained end with token {}, which is no eos_token_id of {}; give it to "
+                "the program that generates",
                 fmt::join(missing, ", "), has_model ? model.string() : "the model");
     });
 }

@@ -72,6 +72,19 @@ void Interruption::steps_begin() {
     if (saves) signals_.hold([this](int signal) { notice(signal); });
 }
 
+void Interruption::steps_end() {
+    bool first = false;
+    {
+        const std::lock_guard lock(mutex_);
+        first = rank_ == 0;
+    }
+    signals_.hold([first](int signal) {
+        if (first && !comm::another_rank_aborts())
+            print(comm::name_of_signal(signal) +
+                  " after the last step: the run ends once its files are complete");
+    });
+}
+
 void Interruption::let_finish(const comm::Communicator& world) {
     signals_.hold();
     world.barrier();  // a rank that does not hold signals yet would end all
@@ -117,7 +130,7 @@ void Interruption::notice(int signal) {
     if (signal != SIGUSR1 && signal != SIGUSR2)
         text += std::getenv("OMPI_COMM_WORLD_RANK")
                     ? ", unless its launcher kills it before (mpirun waits one second after an "
-                      "interrupt, and where it has lost a rank). To stop without haste, send the launcher "
+                      "interrupt, and where it has lost a rank). To avoid that, send the launcher "
                       "USR1, or "
                       "train with --max-hours"
                     : ". A second signal ends it at once";

@@ -45,6 +45,8 @@ public:
     /// stop after the step that is under way, which the caller looks for with requested().
     void steps_begin();
     bool requested() const { return signals_.received() != 0; }
+    /// The last step has ended. A signal from now on is answered, and changes nothing.
+    void steps_end();
     /// Collective. The rest is short and must not be cut: from now on the run goes to its end.
     void let_finish(const comm::Communicator& world);
     /// The same for one rank, which knows how it ends.

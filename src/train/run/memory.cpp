@@ -47,8 +47,7 @@ MemoryClaim claim_of(const RunContext& context) {
     return claim;
 }
 
-/// What a rank needs of its node's memory besides the claim above: with a GPU, the copy from which
-/// checkpoints are written.
+/// What a rank needs of its node's memory besides the claim above: with a GPU, what is on its host.
 MemoryClaim host_claim(const RunContext& context, double needed) {
     MemoryClaim claim{.free = static_cast<double>(comm::available_memory()), .needed = needed};
     context.topology.host.copy(claim.host.data(), claim.host.size() - 1);
@@ -74,12 +73,11 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
                               int rank) {
     claim.needed = workload::memory_of(plan, context.scenario.graph, rank).needed();
     std::string lack = workload::shortage(workload::memory_pools_of(context.world.allgather(claim)));
-    // On every rank, because some may have no GPU. Those have counted their copy already.
+    // On every rank, because some may have no GPU. Those have counted everything already.
     if (lack.empty()) {
-        const double copy =
-            context.device.gpu ? workload::snapshot_of(plan, context.scenario.graph, rank) : 0;
-        lack =
-            workload::shortage(workload::memory_pools_of(context.world.allgather(host_claim(context, copy))));
+        const double on_host = workload::memory_of(plan, context.scenario.graph, rank).on_host();
+        lack = workload::shortage(
+            workload::memory_pools_of(context.world.allgather(host_claim(context, on_host))));
     }
     if (lack.empty()) return;
     throw Error(ExitCode::device_memory,

@@ -63,7 +63,9 @@ void Preflight::read_samples(bool exchange) {
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(scenario_, *samples_));
     table_->set_pulse(context_.pulse);
     context_.pulse.doing(fmt::format("looking at the lengths of all samples of {}", path));
-    if (context_.train) workload::check_lengths(scenario_, *table_, path);
+    comm::agree(context_.world, [&] {
+        if (context_.train) workload::check_lengths(scenario_, *table_, path);
+    });
     workload::balance_stages(scenario_, *table_);
 }
 
@@ -91,7 +93,9 @@ void Preflight::plan_memory() {
     if (emulation_)  // does not depend on the threads of this host
         memory_ = emulation_->plan_memory(*table_, probes, context_.deck, context_.memory_advice);
     else
-        memory_ = workload::measure_memory(scenario_, *table_, probes, traits, context_.train);
+        comm::agree(context_.world, [&] {
+            memory_ = workload::measure_memory(scenario_, *table_, probes, traits, context_.train);
+        });
     if (context_.shown > 0)
         workload::plan_decoding(scenario_, *table_, traits,
                                 workload::samples_with_targets(*table_, context_.shown), memory_);
@@ -102,10 +106,9 @@ void Preflight::plan_memory() {
                 "on the emulated device a rank of {} has window {} and needs {}", graph.stage_name(stage),
                 memory_.stages[stage].window,
                 workload::memory_of(memory_, graph, graph::first_rank_of(graph, stage)).describe()));
-        paper_ = memory_;
+        emulated_plan_ = memory_;
         memory_ = emulation_->scaled(memory_, *table_);
     }
-    // Of an emulated device after it is scaled, whose host has the copy.
     memory_.snapshots = context_.train && context_.deck.save_interval() > 0;
     if (context_.train) description_.push_back(describe_checkpoints(context_.deck));
     device_ = fit_memory(context_, memory_);

@@ -33,7 +33,7 @@ public:
     const workload::MemoryPlan& memory() const { return memory_; }
     /// What they need on the devices that are planned for: emulated ones, or those of a dry run for another
     /// machine; otherwise as memory(), on this machine's.
-    const workload::MemoryPlan& planned() const { return paper_ ? *paper_ : memory_; }
+    const workload::MemoryPlan& planned() const { return emulated_plan_ ? *emulated_plan_ : memory_; }
     const workload::RankDevice& device() const { return device_; }
     /// Returns lines for the log. `sections`: with a line for each section's memory, which otherwise
     /// Job::description() has.
@@ -50,7 +50,7 @@ private:
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<emulation::Emulation> emulation_;
     workload::MemoryPlan memory_;
-    std::optional<workload::MemoryPlan> paper_;  ///< on emulated devices
+    std::optional<workload::MemoryPlan> emulated_plan_;  ///< on emulated devices
     workload::RankDevice device_;
     std::vector<std::string> description_;
 };

@@ -37,17 +37,28 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
         else
             lock = io::RunLock(path_);
         if (resume_ == "none" && io::holds_run(path_)) refuse_to_overwrite(path_);
-        if (line.dry_run) io::check_run_directory(path_);
+        if (line.dry_run) check_room(context.planned_device.has_value());
     });
     if (resume_ != "none") search();
     if (line.dry_run) return;
-    report_.set_checkpoint(found_.path);
+    // One of another run is no checkpoint of this run, which --resume auto would find.
+    if (in_this_run_) report_.set_checkpoint(found_.path);
     if (!lock.warning().empty()) notes_.push_back(lock.warning());
     const bool made = world_.any(lock.made_directory());
     report_.hold_lock(std::move(lock));
     // If the start fails, a directory that it has made is removed again, and one that it may not continue is
     // left as it is. In all others, the exit.json of an earlier run must not pass for that of this run.
     if (!made && !world_.any(!conflicts_.empty())) take_over();
+}
+
+/// Whether a run could write here, which another machine need not be able to.
+void RunDirectory::check_room(bool other_machine) {
+    try {
+        io::check_run_directory(path_);
+    } catch (const Error& error) {
+        if (!other_machine) throw;
+        notes_.push_back(fmt::format("on this machine {}", error.what()));
+    }
 }
 
 void RunDirectory::search() {
@@ -91,16 +102,20 @@ void RunDirectory::refuse_without_checkpoint() const {
                         path_.string()));
 }
 
-void RunDirectory::check_resume_conflicts(const Job& job) {
-    if (state_.samples != job.samples().identity())
-        conflicts_.push_back(
-            fmt::format("data.train: {} does not hold the samples of that run", context_.deck.data.train));
-    if (conflicts_.empty()) return;
-    throw Error(
-        ExitCode::bad_deck,
-        fmt::format(
-            "--resume: {} was made with another deck; set these as they were, or start a new run:\n  {}",
-            found_.path, fmt::join(conflicts_, "\n  ")));
+void RunDirectory::check_resume(std::uint64_t samples) {
+    if (found_.path.empty()) return;
+    comm::agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        if (state_.samples != samples)
+            conflicts_.push_back(fmt::format("data.train: {} does not hold the samples of that run",
+                                             context_.deck.data.train));
+        if (conflicts_.empty()) return;
+        throw Error(
+            ExitCode::bad_deck,
+            fmt::format(
+                "--resume: {} was made with another deck; set these as they were, or start a new run:\n  {}",
+                found_.path, fmt::join(conflicts_, "\n  ")));
+    });
 }
 
 /// From here on the directory is that of this run.
@@ -120,9 +135,7 @@ void RunDirectory::take_over() {
 
 void RunDirectory::load(Job& job) {
     if (found_.path.empty()) return;
-    comm::agree(world_, [&] {
-        if (world_.rank() == 0) check_resume_conflicts(job);
-    });
+    check_resume(job.samples().identity());
     job.load(found_.path);
 }
 

@@ -21,17 +21,23 @@ public:
     /// not changes nothing: Error(cannot_create) where another job is at work or a run would be overwritten,
     /// Error(bad_data) where the run cannot be continued, Error(io_error) where that cannot be told,
     /// Error(input_missing), Error(bad_deck). With --dry-run nothing is locked, and what is made to find out
-    /// whether a run could write there is removed again.
+    /// whether a run could write there is removed again; where the machines of the job are others, a note
+    /// says if it could not.
     RunDirectory(const RunContext& context, const config::CommandLine& line, RunReport& report);
 
     /// The checkpoint that the run continues from; empty for a fresh start.
     const std::string& checkpoint() const { return found_.path; }
     const std::filesystem::path& path() const { return path_; }
-    void load(Job& job);  ///< reads the checkpoint, if there is one
+    /// Error(bad_deck, all_ranks) where the deck or the samples are not those of the checkpoint. `samples`:
+    /// their identity.
+    void check_resume(std::uint64_t samples);
+    void load(Job& job);  ///< check_resume(), then reads the checkpoint, if there is one
     /// After load(): opens the log and makes or cuts metrics.h5. Returns the steps done.
     std::int64_t open(const Job& job);
-    /// Newer checkpoints that are damaged, see io::finish_checkpoint.
+    /// Newer checkpoints that are damaged, see io::Retention.
     const std::vector<std::filesystem::path>& damaged() const { return found_.damaged; }
+    /// Notes about the directory, on rank 0.
+    const std::vector<std::string>& notes() const { return notes_; }
     /// The step of the checkpoint in this directory that the run continues from; -1: there is none.
     std::int64_t saved_step() const { return saved_step_; }
 
@@ -39,7 +45,7 @@ private:
     void search();
     void refuse_without_checkpoint() const;
     void take_over();
-    void check_resume_conflicts(const Job& job);
+    void check_room(bool other_machine);
     void open_metrics(const Job& job, const std::string& environment);
     /// Rows of another run, up to the checkpoint that this one begins with.
     io::Rows rows_of_other_run();

@@ -20,8 +20,7 @@ namespace fs = std::filesystem;
 /// The text of a file of a model's folder; nothing where there is none. Error(bad_data, io_error).
 std::optional<std::string> text_of(const fs::path& path, Pulse& pulse) {
     constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
-    std::error_code unknown;
-    if (!fs::exists(fs::symlink_status(path, unknown))) return {};
+    if (!safetensors::has_file(path)) return {};
     const safetensors::InputFile file(path);
     if (file.size() > kMostBytes)
         throw Error(ExitCode::bad_data, fmt::format("{}: it has {} bytes, and tokenizers at most {}",

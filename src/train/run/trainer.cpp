@@ -115,10 +115,11 @@ ExitCode Trainer::run() {
         if (error.scope() == Scope::all_ranks) settle_after(error);
         throw;
     }
+    interruption_.steps_end();
     await_weights();
     recorder_.syncs_done(runner_.take_syncs(report_.step() + 1));
+    saver_.finish();  // first, because it is complete also where the disk has no room for further rows
     flush_metrics(true);
-    saver_.finish();
     // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     const bool due = deck_.saves_at_end() || (stopped && deck_.saves_nothing().empty());
     if (due && saver_.saved_step() != report_.step()) saver_.save(report_.step());
@@ -342,7 +343,8 @@ ExitCode run_training(RunContext& context, const config::CommandLine& line, Inte
     const auto tell = [&](const std::vector<std::string>& lines) {
         for (const std::string& text : lines) log::info("{}", text);
         if (!line.dry_run) return false;
-        report_dry_run(context, preflight, line);
+        directory.check_resume(preflight.samples().identity());
+        report_dry_run(context, preflight, line, directory.notes());
         return true;
     };
     // Not a dry run in one process, or for another machine.

@@ -207,7 +207,7 @@ void Optimizer::set_moments(const parallel::Parameter& parameter, std::span<cons
 }
 
 std::size_t Optimizer::bytes() const {
-    std::size_t bytes = squares_.bytes();
+    std::size_t bytes = squares_.bytes() + moves_.bytes();
     for (const State& state : states_)
         bytes += state.first.bytes() + state.second.bytes() + state.chunks.bytes();
     return bytes;

@@ -104,12 +104,14 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
     };
     // Replicas of which none serves or is served by a local one are not looked at, because there are as many
     // as the batch is large.
-    std::vector<bool> produces(up.size(), false), consumes(down.size(), false);
-    for (std::size_t p = 0; p < up.size(); ++p)
-        for (std::size_t c = 0; c < down.size(); ++c)
-            if (serves(static_cast<int>(p), static_cast<int>(c)) &&
-                is_local(static_cast<int>(p), static_cast<int>(c)))
-                produces[p] = consumes[c] = true;
+    std::vector<bool> produces(up.size(), !local), consumes(down.size(), !local);
+    const auto look_at = [&](int producer, int consumer) {
+        if (serves(producer, consumer)) produces[producer] = consumes[consumer] = true;
+    };
+    if (local && local->producer)
+        for (int c = 0; c < static_cast<int>(down.size()); ++c) look_at(*local->producer, c);
+    if (local && local->consumer)
+        for (int p = 0; p < static_cast<int>(up.size()); ++p) look_at(p, *local->consumer);
     Consumers consumers(consumed);
     for (std::size_t c = 0; c < down.size(); ++c)
         if (consumes[c]) consumers.add(static_cast<int>(c), down[c]);
