@@ -115,7 +115,7 @@ def test_make_all_makes_what_is_missing(tmp_path, monkeypatch):
     (tmp_path / "text-only.h5").touch()
     (tmp_path / "mixed.h5").touch()
     make_all.main(["--folder", str(tmp_path), "--seed", "7"])
-    assert made == [[str(tmp_path / name), "--seed", "7"] for name in ("glyphs", "text-only")]
+    assert made == [[str(tmp_path / "glyphs"), *make_all.SMALL, "--seed", "7"], [str(tmp_path / "text-only"), "--seed", "7"]]
     make_all.main(["--folder", str(tmp_path), "--force", "--large"])
     assert [arguments[0] for arguments in made[2:]] == [str(tmp_path / name) for name in ("glyphs", "text-only", "mixed.h5", "glyphs-large")]
 
