@@ -3,6 +3,7 @@
 import gzip
 import json
 import mmap
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from sample_file import SampleError
 
 CHUNK_ROWS, CHUNK_BYTES = 256, 1 << 20
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+BOM = b"\xef\xbb\xbf"  # which some programs write before UTF-8
 SPACE = b" \t\r\n"
 # Strings, and outside of them what an array consists of. A quotation mark alone begins a string that does not end.
 _PIECE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
@@ -65,7 +67,7 @@ def rows_of(chunk):
     data = bytes_of(chunk)
     if chunk.is_array:
         data = b"[" + data + b"]"
-        rows = (data[begin:end] for begin, end in _elements_of(data) if begin is not None)
+        rows = [data[begin:end] for begin, end in _elements_of(data) if begin is not None] or [b""]  # behind a comma that nothing follows
     else:
         rows = data.split(b"\n")
     for number, row in enumerate(rows, start=chunk.first):
@@ -78,35 +80,44 @@ def rows_of(chunk):
 
 def _text_of(path, copy):
     """Returns the path of a file's text: its own, or `copy`."""
+    source, unpacked = path, copy.with_name(f"{copy.name}.unpacked")
     try:
         with open(path, "rb") as file:
             if not path.is_file():  # a pipe is read once
                 with open(copy, "wb") as out:
                     shutil.copyfileobj(file, out, 1 << 20)
-                return copy
+                source = copy
+        with open(source, "rb") as file:
             start = file.read(4)
         if start.startswith(GZIP):
-            with gzip.open(path) as file, open(copy, "wb") as out:
+            with gzip.open(source) as file, open(unpacked, "wb") as out:
                 shutil.copyfileobj(file, out, 1 << 20)
-            return copy
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise InputError(f"{path}: {error.strerror}", 66) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: not gzip, or damaged ({error})") from None
-    if start != ZSTD:
-        return path
-    if not (program := shutil.which("zstd")):
-        raise InputError(f"{path}: needs the program zstd (apt-get install zstd); or decompress the file first", 69)
-    with open(copy, "wb") as out:
-        made = subprocess.run([program, "-dcq", "--long=31", "--", path], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
-    if made.returncode != 0:
-        raise InputError(f"{path}: not zstd, or damaged ({made.stderr.decode('utf-8', 'replace').strip()})")
+    if start == ZSTD:
+        _unpack_zstd(path, source, unpacked)
+    elif not start.startswith(GZIP):
+        return source
+    os.replace(unpacked, copy)
     return copy
 
 
+def _unpack_zstd(path, source, unpacked):
+    if not (program := shutil.which("zstd")):
+        raise InputError(f"{path}: needs the program zstd (apt-get install zstd); or decompress the file first", 69)
+    with open(unpacked, "wb") as out:
+        made = subprocess.run([program, "-dcq", "--long=31", "--", source], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
+    if made.returncode != 0:
+        raise InputError(f"{path}: not zstd, or damaged ({made.stderr.decode('utf-8', 'replace').strip()})")
+
+
 def _chunks_of_lines(path, text):
-    chunks, first, count, begin, at = [], 1, 0, 0, 0
+    chunks, first, count, at = [], 1, 0, 0
     with open(text, "rb") as lines:
+        begin = len(BOM) if lines.read(len(BOM)) == BOM else 0
+        lines.seek(0)
         for line in lines:
             at += len(line)
             count += 1
@@ -129,7 +140,7 @@ def _chunks_of_elements(path, text, spans):
 def _elements_of_file(path, text):
     """Returns where the elements of a file that is an array begin and end, as begin, end, begin, ...; None if it is JSONL."""
     with open(text, "rb") as file:
-        if not file.read(4096).lstrip(SPACE).startswith(b"["):
+        if not file.read(4096).removeprefix(BOM).lstrip(SPACE).startswith(b"["):
             return None
         spans = array("q")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -137,16 +148,17 @@ def _elements_of_file(path, text):
                 if begin is None:
                     return spans if not data[end:].strip(SPACE) else None
                 spans.extend((begin, end))
-    raise InputError(f"{path}: begins with [ as a JSON array, which does not end; is the file cut off?")
+    raise InputError(f"{path}: begins with [ as a JSON array, which does not end with ]; is the file cut off?")
 
 
 def _elements_of(data):
-    """Yields where each element of an array begins and ends, and at its end (None, end of the array)."""
+    """Yields where each element of an array begins and ends, and at its end (None, end of the array). Brackets are counted alone, as
+    elements are read later."""
     depth = count = begin = 0
     for piece in _PIECE.finditer(data):
         start, stop = piece.span()
         kind = data[start : start + 1]
-        if kind == b'"' and stop == start + 1:
+        if kind == b'"' and stop == start + 1 or kind == b"}" and depth == 1:
             return
         if kind in b"[{":
             depth += 1

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import conversations
 import numpy as np
 import pytest
 from conversation_tokens import tokens_of
+from json_input import BOM
 from model_folder import BEGIN_ANSWER, END_ANSWER, Chat
 from picture_size import PictureSize
 from PIL import Image
@@ -355,15 +357,25 @@ def test_arrays_and_compressed_files_give_what_jsonl_gives(folder, capsys, monke
     (folder / "c.json").write_text("\n" + json.dumps(rows, indent=1))
     text = (folder / "c.jsonl").read_bytes()
     (folder / "c.gz").write_bytes(gzip.compress(text[:99]) + gzip.compress(text[99:]))
-    names = ["c.json", "c.gz"]
+    (folder / "bom.jsonl").write_bytes(BOM + text)
+    (folder / "bom.json").write_bytes(BOM + (folder / "c.json").read_bytes())
+    names = ["c.json", "c.gz", "bom.jsonl", "bom.json"]
     if shutil.which("zstd"):
         subprocess.run(["zstd", "-q", folder / "c.json", "-o", folder / "c.zst"], check=True)
         names.append("c.zst")
     for name in names:
         run(folder, name=name, options=["--workers", "2"])
         assert (folder / "c.h5").read_bytes() == (folder / "lines.h5").read_bytes(), name
+        os.mkfifo(folder / "pipe")
+        writer = threading.Thread(target=(folder / "pipe").write_bytes, args=[(folder / name).read_bytes()], daemon=True)
+        writer.start()
+        run(folder, name="pipe")
+        writer.join()
+        (folder / "pipe").unlink()
+        assert (folder / "c.h5").read_bytes() == (folder / "lines.h5").read_bytes(), f"{name} by a pipe"
     good = json.dumps({"messages": turns("q", "a")})
     for text, message in ((f"[{good}, 7,{good},]", "c.json[1]: not a JSON object\n"), (f"[{good},{good},]", "c.json[2]: not JSON"),
+                          (f"[{f'{good},' * 256}]", "c.json[256]: not JSON"), (f"[{good}}}", "does not end"),
                           (f"[{good},", "c.json: begins with [ as a JSON array, which does not end"), ("[]", "no conversations"),
                           (f"[{good}]\n{good}", "c.json:1: not a JSON object"), (f'[{good}, "', "does not end")):  # fmt: skip
         (folder / "c.json").write_text(text)
