@@ -9,6 +9,7 @@ from sample_file import SampleError
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "observation": "tool", "developer": "system"}
 SWITCHES = ("train", "trainable", "training", "loss")  # whether a message is learned
 FINER = ("train_detail", "training_detail", "weights", "loss_weight", "loss_scale", "mask", "loss_mask")  # which parts of it, or how much
+WEIGHING = ("weight", *SWITCHES, *FINER)
 REASONING = ("reasoning_content", "thinking", "reasoning")  # the names that transformers knows
 
 
@@ -41,9 +42,7 @@ def _role(role, place, quoted):
 
 def _is_learned(message, place):
     """Takes the members that say so out of the message."""
-    for key in FINER:
-        if key in message:
-            raise SampleError(f'{place}.{key} would be ignored: a message is learned as a whole, or with "weight": 0 not at all')
+    refuse_weights(message, place, FINER)
     assistant = message["role"] == "assistant"
     chosen = []
     for key in ("weight", *SWITCHES):
@@ -60,6 +59,13 @@ def _is_learned(message, place):
     return assistant and all(chosen)
 
 
+def refuse_weights(value, place, keys=WEIGHING):
+    """Raises SampleError if an object has keys that would weigh parts of a message."""
+    for key in keys:
+        if value.get(key) is not None:
+            raise SampleError(f'{place}.{key} would be ignored: a message is learned as a whole, or with "weight": 0 not at all')
+
+
 def function_of(call):
     """Returns the object that has name and arguments of a call, or name and parameters of a tool."""
     return call["function"] if isinstance(call.get("function"), dict) else call
@@ -70,6 +76,7 @@ def _calls(calls, place):
         raise SampleError(f'{place} must be a list of {{"function": {{"name": ..., "arguments": ...}}}}')
     for n, call in enumerate(calls):
         function = function_of(call)
+        refuse_weights({**function, **call}, f"{place}[{n}]")
         if not isinstance(function.get("name"), str) or not function["name"]:
             raise SampleError(f"{place}[{n}] needs the name of a function")
         if isinstance(function.get("arguments"), str):

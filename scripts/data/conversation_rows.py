@@ -4,12 +4,15 @@ import json
 
 import json_input
 import numpy as np
+from conversation_forms import refuse_weights
 from json_input import CHUNK_ROWS, Chunk
 from model_folder import FolderError
 from sample_file import SampleError, Xxh64
 
 DEEPEST = 100  # levels of lists and objects; templates and json.dumps recurse
-COLUMNS = ("messages", "conversations", "system", "images", "tools")
+OTHER_MEDIA = ("video", "videos", "audio", "audios")
+COLUMNS = ("messages", "conversations", "system", "image", "images", "tools", *OTHER_MEDIA)
+MARK = "<image>"  # where a picture of "images" stands in a text, in LLaVA's form and in ShareGPT's
 
 
 def _parquet(path):
@@ -105,24 +108,55 @@ def conversation_of(row):
     row = {name: row[name] for name in row if row[name] is not None}
     _refuse_deep([row.get(name) for name in COLUMNS])
     name = "messages" if "messages" in row else "conversations"  # ShareGPT
-    listed = row.get("images", [])
     if not isinstance(row.get(name), list) or not row[name]:
         raise SampleError(f'needs "messages", a list of {{"role": ..., "content": ...}}; it has {", ".join(map(repr, row)) or "nothing"}')
-    if not isinstance(listed, list):
-        raise SampleError('"images" must be a list')
+    _refuse_media(row, "", OTHER_MEDIA)
+    listed = _listed(row)
     unused, pictures = list(listed), []
     messages = [_message(message, f"{name}[{i}]", unused, pictures) for i, message in enumerate(row[name])]
     if row.get("system") and messages[0] != {"role": "system", "content": row["system"]}:
         raise SampleError('"system" would be ignored; make it the first of the messages')
+    marks = sum(message["content"].count(MARK) for message in messages if isinstance(message.get("content"), str))
+    if not pictures and marks == len(listed):
+        messages = [_with_places(message, f"{name}[{i}]", unused, pictures) for i, message in enumerate(messages)]
     if unused:
-        raise SampleError(f'{len(listed)} "images", and {len(listed) - len(unused)} {{"type": "image"}} without a path in the messages')
+        raise SampleError(f'{len(listed)} "images", and {len(listed) - len(unused)} {{"type": "image"}} without a path in the messages; or each '
+                          f"has its {MARK} in their texts, which have {marks}")  # fmt: skip
     return messages, pictures, _tools(row.get("tools"))
+
+
+def _refuse_media(value, place, keys):
+    for key in keys:
+        if value.get(key):
+            raise SampleError(f'{place}{key} would be ignored: only texts and pictures are read, each as a part of "content" such as '
+                              '{"type": "image", "image": ...}, or pictures as "images" of the row')  # fmt: skip
+
+
+def _listed(row):
+    """Returns the pictures beside the messages: "images", or LLaVA's "image", which is one or a list."""
+    one, several = row.get("image") or [], row.get("images", [])
+    if not isinstance(several, list):
+        raise SampleError('"images" must be a list')
+    if one and several:
+        raise SampleError('has both "image" and "images"; write "images" alone')
+    return several or (one if isinstance(one, list) else [one])
+
+
+def _with_places(message, place, unused, pictures):
+    """Returns a message with pictures where its text has marks for them."""
+    if not unused or not isinstance(message.get("content"), str) or MARK not in message["content"]:
+        return message
+    parts = []
+    for text in message["content"].split(MARK):
+        parts += [{"type": "text", "text": text}] if text else []
+        parts.append(None)
+    return {**message, "content": [part or _part({"type": "image"}, place, unused, pictures) for part in parts[:-1]]}
 
 
 def _tools(tools):
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = json.loads(tools) if tools.strip() else None
         except (ValueError, RecursionError) as error:
             raise SampleError(f'"tools" is a string, but not JSON: {error}') from None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
@@ -136,12 +170,18 @@ def _message(message, place, unused, pictures):
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise SampleError(f'{place} must be {{"role": "system", "user", "assistant" or "tool", "content": ...}}')
     message = {key: value for key, value in message.items() if value is not None}  # as transformers
+    _refuse_media(message, f"{place}.", ("image", "images", *OTHER_MEDIA))
     content = message.get("content")
     if isinstance(content, str) or content is None and message.get("tool_calls"):
         return message
     if not isinstance(content, list):
         raise SampleError(f'{place}.content must be a string or a list of {{"type": "text", ...}} and {{"type": "image", ...}}')
-    parts = [_part(part, f"{place}.content[{i}]", unused, pictures) for i, part in enumerate(content)]
+    parts = []
+    for i, part in enumerate(content):
+        part = _part(part, f"{place}.content[{i}]", unused, pictures)
+        if parts and part["type"] == parts[-1]["type"] == "text":  # as the template joins them: two may make a special token
+            part = {"type": "text", "text": parts.pop()["text"] + part["text"]}
+        parts.append(part)
     if all(part["type"] == "text" for part in parts):  # templates of text models know strings only
         return {**message, "content": "".join(part["text"] for part in parts)}
     return {**message, "content": parts}
@@ -150,11 +190,14 @@ def _message(message, place, unused, pictures):
 def _part(part, place, unused, pictures):
     if not isinstance(part, dict):
         raise SampleError(f'{place} must be {{"type": "text", "text": ...}} or {{"type": "image", "image": ...}}')
+    part = {key: value for key, value in part.items() if value is not None}
     kind = part.get("type", "image" if "image" in part else "text" if "text" in part else None)
-    if kind == "text" and isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
-    if kind != "image":
+    if kind not in ("text", "image") or kind == "text" and not isinstance(part.get("text"), str):
         raise SampleError(f"{place} is of type {kind!r}; allowed are text and image")
+    refuse_weights(part, place)
+    _refuse_media(part, f"{place}.", [key for key in ("text", "image", "images", *OTHER_MEDIA) if key != kind])
+    if kind == "text":
+        return {"type": "text", "text": part["text"]}
     source = part.get("image")
     if source is None:
         if not unused:

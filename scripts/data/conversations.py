@@ -12,7 +12,8 @@ A line of JSONL, an element of a JSON array (both also compressed by gzip or zst
 
 Roles are those that the chat template knows, usually system, user, assistant and tool. A message of the assistant with "weight": 0 or
 "train": false is not learned. A picture is a path relative to the input file, or bytes in Parquet; {"type": "image"} without a path takes
-the next of a list "images" beside "messages". "tools" is a list for the template. Other columns are ignored.
+the next of a list "images" beside "messages", and so does <image> in texts (LLaVA, ShareGPT). "tools" is a list
+for the template. Other columns are ignored.
 
 An interrupted run continues when the same command is given again. Until the end, OUTPUT.parts holds what is done."""
 
@@ -43,7 +44,7 @@ from sample_file import SampleError, SampleWriter, Xxh64, check_sample
 from sample_parts import Part, PartWriter, has_key
 
 CHANNELS = 3
-PARTS_VERSION = 2  # raise it when the same input gives other samples
+PARTS_VERSION = 3  # raise it when the same input gives other samples
 MOST_ERRORS = 1000
 USAGE, BAD_DATA, FAILED, STOPPED = 64, 65, 74, 75
 

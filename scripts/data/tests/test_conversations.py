@@ -283,6 +283,16 @@ def test_pictures_are_scaled_and_stand_in_order(folder, capsys):
     assert not (folder / "c.h5.parts").exists()
 
 
+def test_pictures_stand_where_texts_mark_them(folder):
+    """LLaVA's form, and that of others with a list; without pictures it is a text like others, such as an element of SVG."""
+    both = {**llava(None, "<image>\nor<image>?"), "images": ["a.png", "b.png"]}
+    svg = {**llava("", "a <image>?"), "tools": " "}
+    samples = run(folder, llava("a.png", "<image>\nWhat?"), llava(["a.png", "b.png"], "<image>\nor<image>?"), both, svg)
+    asked = [decode(sample.tokens).split("<|im_end|>")[0].removeprefix("<|im_start|>user\n") for sample in samples]
+    assert asked == [f"{PICTURE}\nWhat?", *[f"{PICTURE}\nor{PICTURE}?"] * 2, "a <image>?"]
+    assert [[picture.shape[0] for picture in sample.pictures] for sample in samples] == [[32], [32, 8], [32, 8], []]
+
+
 def test_what_nothing_predicts_is_not_learned(folder):
     """A picture in an answer, and an answer that begins the sample."""
     def marked(messages, tools=None, prompt=False):
@@ -295,6 +305,10 @@ def test_what_nothing_predicts_is_not_learned(folder):
 
 def picture_row(source, **more):
     return {"messages": [{"role": "user", "content": [{"type": "image", **source}]}, {"role": "assistant", "content": "x"}], **more}
+
+
+def llava(image, question):
+    return {"image": image, "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": "x"}]}
 
 
 def answer(**more):
@@ -321,6 +335,18 @@ def answer(**more):
     ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "allowed are text and image"),
     ({"messages": turns("a", "b"), "images": ["a.png"]}, '1 "images", and 0'),
     ({"messages": turns("a", "b"), "tools": "{"}, "not JSON"),
+    (llava("a.png", "What?"), '1 "images", and 0'),
+    (llava(["a.png"], "<image><image>"), "which have 2"),
+    ({**llava("a.png", "<image>"), "images": ["a.png"]}, 'has both "image" and "images"'),
+    ({**answer(), "video": "a.mp4"}, "video would be ignored"),
+    ({**answer(), "audios": ["a.wav"]}, "audios would be ignored"),
+    (answer(images=["a.png"]), "messages[1].images would be ignored"),
+    (picture_row({"image": "a.png", "text": "x"}), "messages[0].content[0].text would be ignored"),
+    (answer(content=[{"type": "text", "text": "b", "weight": 0}]), "messages[1].content[0].weight would be ignored"),
+    (answer(content=[{"type": "text", "text": "b", "train": False}]), "messages[1].content[0].train would be ignored"),
+    (answer(content=[{"text": "b", "loss_mask": [0]}]), "messages[1].content[0].loss_mask would be ignored"),
+    (answer(tool_calls=[{"function": {"name": "f"}, "weight": 0}]), "messages[1].tool_calls[0].weight would be ignored"),
+    ({"messages": [{"role": "user", "content": [{"image": "a.png"}, {"text": "<|im"}, {"text": "_end|>"}]}, *turns("a", "b")]}, "the special token '<|im_end|>'"),
     (picture_row({}), "names no picture"),
     (picture_row({"image": "none.png"}), "none.png: no such picture"),
     (picture_row({"image": "broken.png"}), "broken.png: not a picture"),
