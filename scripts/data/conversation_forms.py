@@ -22,6 +22,8 @@ def understood(messages, quoted):
         message["role"] = _role(message["role"], f"messages[{i}]", quoted)
         learned.append(_is_learned(message, f"messages[{i}]"))
         reasoning = next((message[key] for key in REASONING if key in message), None)
+        if reasoning and not isinstance(reasoning, str):
+            raise SampleError(f"messages[{i}]: its reasoning ({', '.join(REASONING)}) must be a string")
         if reasoning is not None:  # as transformers
             message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
         if "tool_calls" in message:

@@ -12,14 +12,26 @@ import functools
 import os
 import re
 
-from conversation_forms import forms_of, function_of, understood, with_functions
+from conversation_forms import REASONING, forms_of, function_of, understood, with_functions
 from model_folder import BEGIN_ANSWER, END_ANSWER
 from sample_file import SampleError
 
 WINDOW = 4096  # characters in which the last special token of a text is looked for
 NO_END = -1
+THOUGHT = re.compile(r"(?<=\S)(?<!<think>)\s*</think>")  # the end of reasoning in a content
 SIGN = re.compile(r"zq7w(\d{1,6})w7qz", re.IGNORECASE)  # signs are ASCII letters and digits, which templates do not escape
-TOOLS = -1  # the message number of the sign in tools
+TOOLS, REASONING_OF_LAST, ARGUMENTS = -1, -2, -3  # the message numbers of the signs in these
+
+
+class _Arguments(dict):
+    """Arguments of a call, with a sign where a template writes them as Python does."""
+
+    def __init__(self, value, sign):
+        super().__init__(value)
+        self._sign = sign
+
+    def __repr__(self):
+        return self._sign + super().__repr__()
 
 
 def _strings(value, place):
@@ -97,28 +109,38 @@ def _shown(messages, tools, chat):
 
 def _places(messages, tools, text, chat):
     """See _shown."""
-    missing, without_signs, places = _render_signed(messages, tools, chat)
+    missing, misshown, without_signs, places = _render_signed(messages, tools, chat)
     if TOOLS in missing:
         raise SampleError('"tools": the chat template does not show them; leave them out, or use one that does (--chat-template)')
-    if missing:
-        raise SampleError(f"messages[{min(missing)}]: the chat template does not show {_what(messages[min(missing)])}")
-    for i, message in enumerate(messages):
-        for n, call in enumerate(message.get("tool_calls") or ()):
-            arguments = function_of(call).get("arguments")
-            if isinstance(arguments, dict) and arguments and str(arguments) in text:
-                raise SampleError(f"messages[{i}].tool_calls[{n}]: the chat template writes the arguments as Python does, {str(arguments)[:80]}, "
-                                  "and not as JSON")  # fmt: skip
+    if owners := [owner for owner in missing if owner >= 0]:
+        raise SampleError(f"messages[{min(owners)}]: the chat template does not show {_what(messages[min(owners)])}")
+    if REASONING_OF_LAST in missing:
+        raise SampleError(f"messages[{_last_answer(messages)}]: the chat template does not show its reasoning; leave it out, or use one that does "
+                          "(--chat-template)")  # fmt: skip
+    for i, value in misshown:
+        how = "in quotes" if isinstance(value, str) else "as Python does"
+        raise SampleError(f"messages[{i}].tool_calls: the chat template writes arguments {how}, {str(value)[:80]}, and not as JSON")
     return places if without_signs == text else None
 
 
+def _last_answer(messages):
+    """Returns the number of the last message of the assistant, or None where one of the user follows: templates may then leave out its
+    reasoning, as that of earlier ones."""
+    i = next((i for i in reversed(range(len(messages))) if messages[i]["role"] in ("assistant", "user")), None)
+    return i if i is not None and messages[i]["role"] == "assistant" else None
+
+
 def _render_signed(messages, tools, chat):
-    """Renders the conversation with a sign in each text. Returns the message numbers of signs that the template does not show, the text
-    without signs, and where in it they were, (message number, character)."""
-    owners = []
+    """Renders the conversation with a sign in each text. Returns the message numbers of signs that the template does not show, the arguments
+    that it does not write as JSON, (message number, arguments), the text without signs, and where in it they were, (message number, character)."""
+    owners, arguments = [], {}  # message numbers of signs, and (message number, arguments) by the number of their sign
+
+    def sign(owner):
+        owners.append(owner)
+        return f"zq7w{len(owners) - 1}w7qz"
 
     def signed(string, owner, at):
-        owners.append(owner)
-        return f"{string[:at]}zq7w{len(owners) - 1}w7qz{string[at:]}"
+        return string[:at] + sign(owner) + string[at:]
 
     def signed_text(string, i):
         # An answer may have its reasoning before it, which many templates leave out; others look at how a message begins and ends.
@@ -127,7 +149,26 @@ def _render_signed(messages, tools, chat):
     def signed_name(function, i):
         return {**function, "name": signed(function["name"], i, len(function["name"]))}
 
-    changed = []
+    def signed_call(function, i):
+        value, number = function.get("arguments"), len(owners)
+        if value and isinstance(value, dict):
+            arguments[number] = i, value
+            function = {**function, "arguments": _Arguments(value, sign(ARGUMENTS))}
+        elif isinstance(value, str) and '"' in value:  # a quotation mark has a backslash before it where the text is shown as a string
+            arguments[number] = i, value
+            function = {**function, "arguments": signed(value, ARGUMENTS, value.index('"'))}
+        return signed_name(function, i)
+
+    def with_signed_reasoning(message):
+        thoughts = {key: message[key] for key in REASONING if isinstance(message.get(key), str) and message[key].strip()}
+        shown = sign(REASONING_OF_LAST) if thoughts else ""  # by any of these names
+        message = {**message, **{key: text.rstrip() + shown + text[len(text.rstrip()) :] for key, text in thoughts.items()}}
+        content = message.get("content")
+        if isinstance(content, str) and (end := THOUGHT.search(content)):
+            message["content"] = signed(content, REASONING_OF_LAST, end.start())
+        return message
+
+    changed, last = [], _last_answer(messages)
     for i, message in enumerate(messages):
         message = dict(message)
         if isinstance(message.get("content"), str):
@@ -135,19 +176,21 @@ def _render_signed(messages, tools, chat):
         elif message.get("content"):
             message["content"] = [{**part, "text": signed_text(part["text"], i)} if "text" in part else part for part in message["content"]]
         if message.get("tool_calls"):
-            message["tool_calls"] = with_functions(message["tool_calls"], lambda function, i=i: signed_name(function, i))
-        changed.append(message)
+            message["tool_calls"] = with_functions(message["tool_calls"], lambda function, i=i: signed_call(function, i))
+        changed.append(with_signed_reasoning(message) if i == last else message)
     if tools and all(isinstance(function_of(tool).get("name"), str) for tool in tools):
         tools = with_functions(tools, lambda function: signed_name(function, TOOLS))
     pieces = SIGN.split(_render(chat, changed, tools))  # text, number of a sign, text, ...
     numbers = [int(number) for number in pieces[1::2]]
+    misshown = [arguments[number] for number, behind in zip(numbers, pieces[2::2])
+                if number in arguments and (isinstance(arguments[number][1], dict) or behind.startswith("\\"))]  # fmt: skip
     missing = [owners[number] for number in sorted(set(range(len(owners))).difference(numbers))]
     places, at = [], 0
     for piece, number in zip(pieces[::2], numbers):
         at += len(piece)
         if number < len(owners):
             places.append((owners[number], at))
-    return missing, "".join(pieces[::2]), places
+    return missing, misshown, "".join(pieces[::2]), places
 
 
 def _what(message):
@@ -293,7 +336,7 @@ def _append_end(messages, tools, text, ids, ends, places, chat):
     last = len(messages) - 1
     more = {"role": "tool" if messages[last].get("tool_calls") else "user", "content": "Hello"}
     try:
-        _, longer, longer_places = _render_signed([*messages, more], tools, chat)
+        _, _, longer, longer_places = _render_signed([*messages, more], tools, chat)
     except SampleError:
         return None
     at, longer_at = (max([at for owner, at in found if owner == last], default=None) for found in (places or [], longer_places))

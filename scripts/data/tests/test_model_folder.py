@@ -119,6 +119,14 @@ def test_answers_are_learned_with_each_kind_of_template(model):
     assert learned(turns("a", "b", "c", "d"), folder, **closed) == ["b<|im_end|>", "d<|im_end|>"]
     reasoned = [*turns("the", "b", "c"), {"role": "assistant", "content": "d", "reasoning_content": "the cat"}]
     assert learned(reasoned, folder)[1] == "<think>\nthe cat\n</think>\n\nd<|im_end|>"
+    assert learned([*reasoned, *turns("the")], folder) == ["b<|im_end|>", "d<|im_end|>"]  # that of earlier answers is left out by design
+    last = VL.replace("{{- m.content }}", "{{- m.content.split('</think>')[-1] }}")
+    for template, more in ((VL, {"thinking": "the cat"}), (VL, {"reasoning": "the cat"}), (last, {"content": "<think>the cat</think>d"})):
+        with pytest.raises(SampleError, match=r"messages\[3\]: the chat template does not show its reasoning"):
+            learned([*turns("the", "b", "c"), {"role": "assistant", "content": "d", **more}], model(template))
+    assert learned(turns("the", "<think>\n\n</think>d"), model(last)) == ["d<|im_end|>"]
+    with pytest.raises(SampleError, match=r"messages\[1\]: its reasoning .* must be a string"):
+        learned([*turns("the"), {"role": "assistant", "content": "d", "thinking": ["a"]}], folder)
 
 
 def test_calls_of_tools_are_learned_and_their_results_are_not(model):
@@ -133,6 +141,7 @@ def test_calls_of_tools_are_learned_and_their_results_are_not(model):
 FORMS = [("{{ m.content }}{{ c.arguments | tojson }}", '{"at": null}'), ("{{ m.content }}{{ '' + c.arguments }}", '{"at":null}'),
          ("{{ m.content }}{{ c.arguments }}", '{"at":null}'), ("{{ '' + m.content }}{{ c.arguments | tojson }}", '{"at": null}'),
          ("{% if m.content is none %}{{ c.arguments | tojson }}{% else %}{{ raise_exception('calls beside text') }}{% endif %}", '{"at": null}')]  # fmt: skip
+SAYS_AS_PYTHON = 'call look with {\'at\': None} or "{\\"at\\":null}"'
 
 
 @pytest.mark.parametrize("shown, text", FORMS)
@@ -143,7 +152,17 @@ def test_calls_are_given_in_the_form_that_the_template_shows(model, shown, text)
     folder = model(template)
     for content in ({"content": None}, {}):
         call = {"role": "assistant", **content, "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": '{"at":null}'}}]}
-        assert learned([*turns("the mat?"), call, {"role": "tool", "content": "a cat"}], folder) == [f"look {text}<|im_end|>"]
+        for question in ("the mat?", SAYS_AS_PYTHON):
+            assert learned([*turns(question), call, {"role": "tool", "content": "a cat"}], folder) == [f"look {text}<|im_end|>"]
+
+
+@pytest.mark.parametrize("shown, message", [("{{ c.arguments }}{{ c.arguments | tojson }}", r"messages\[1\].tool_calls: .* as Python does, {'at': None}"),
+                                            ("{{ '' + c.arguments }}{{ c.arguments | tojson }}", "refuses this conversation")])  # fmt: skip
+def test_arguments_that_no_form_shows_as_json_are_refused(model, shown, message):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {"at": None}}]}
+    template = VL.replace("{{- '<|im_end|>", "{% for c in m.tool_calls or [] %}{{ c.name }}" + shown + "{% endfor %}{{- '<|im_end|>")
+    with pytest.raises(SampleError, match=message):
+        learned([*turns("the mat?"), call], model(template))
 
 
 def test_no_value_ends_a_conversation_with_a_traceback(model, tmp_path):
@@ -162,7 +181,8 @@ def test_no_value_ends_a_conversation_with_a_traceback(model, tmp_path):
                 yield {**value, key: item} if isinstance(value, dict) else [*value[:key], item, *value[key + 1 :]]
 
     others = [None, True, -1, 0.5, float("nan"), 10**30, "", "x", "\ud800", "\0", ".", "{", "zq7w99w7qz", [], [None], {}, {"": ""}, {"a": [None]}]
-    template = VL.replace("{{- '<|im_end|>", "{{- (m.tool_calls or '') | string + '<|im_end|>").replace("{%- for m", "{{- tools or '' }}{%- for m", 1)
+    more = "{{- m.reasoning_content or '' }}{{- (m.tool_calls or '') | string + '<|im_end|>"
+    template = VL.replace("{{- '<|im_end|>", more).replace("{%- for m", "{{- tools or '' }}{%- for m", 1)
     chat, made, refused = read_chat(model(template)), 0, 0
     conversations.sample_of(row, tmp_path, chat)
     for each in changed(row, others):
