@@ -301,12 +301,12 @@ def _end(messages, i, tools, text, ids, ends, begin, places, chat):
     until = text if last else _render(chat, messages[: i + 1], tools)
     shown = until.rstrip()
     closing = _closing(shown, chat)
-    if closing and text.startswith(shown) and (end := found(closing)):
-        return end
     body = shown[: closing.start()] if closing else shown
     # Some templates end the whole text with a token as well: the answer ends before it.
     inner = _closing(body.rstrip(), chat) if closing else None
-    if inner and text.startswith(body.rstrip()) and (end := found(inner)) and end[0] > begin:
+    if inner and _ends_before(messages[: i + 1], tools, shown, inner, text, chat) and (end := found(inner)) and end[0] > begin:
+        return end
+    if closing and text.startswith(shown) and (end := found(closing)):
         return end
     # Some end the last answer with another token than those before, or none: what ends it here is behind it.
     if not last and special and text.startswith(body) and (end := found(_behind(special).match(text, len(body)))):
@@ -331,12 +331,30 @@ def _end(messages, i, tools, text, ids, ends, begin, places, chat):
                       "use a template with {% generation %} (--chat-template)")  # fmt: skip
 
 
+def _one_more(messages):
+    """Returns the messages with another one that may follow."""
+    return [*messages, {"role": "tool" if messages[-1].get("tool_calls") else "user", "content": "Hello"}]
+
+
+def _ends_before(messages, tools, shown, inner, text, chat):
+    """Returns whether the last message ends with a special token `inner` before the one that ends its text `shown`: where more follows, the
+    latter is missing, and a plain answer has both. Otherwise `inner` is a part of the answer, such as the end of a call."""
+    try:
+        if text.rstrip() == shown:
+            text = _render(chat, _one_more(messages), tools)
+        if text.startswith(shown) or not text.startswith(shown[: inner.end()]):
+            return False
+        plain = _render(chat, [*messages[:-1], {"role": messages[-1]["role"], "content": "Hello"}], tools)
+    except SampleError:
+        return False
+    return plain.rstrip().endswith(shown[inner.start() :])
+
+
 def _append_end(messages, tools, text, ids, ends, places, chat):
     """Appends the special token behind the last message, if more followed, and white space before it. Returns the token, or None."""
     last = len(messages) - 1
-    more = {"role": "tool" if messages[last].get("tool_calls") else "user", "content": "Hello"}
     try:
-        _, _, longer, longer_places = _render_signed([*messages, more], tools, chat)
+        _, _, longer, longer_places = _render_signed(_one_more(messages), tools, chat)
     except SampleError:
         return None
     at, longer_at = (max([at for owner, at in found if owner == last], default=None) for found in (places or [], longer_places))

@@ -149,6 +149,15 @@ def with_ends(end, last_end, think=""):
     return render
 
 
+def with_a_call(end, last_end):
+    """Answers that are not "Hello" end as if they had a call, with a special token of their own."""
+    def render(messages, tools=None, prompt=False):
+        called = [{**m, "content": m["content"] + "<|helper|>" * (m["role"] == "assistant" and m["content"] != "Hello")} for m in messages]
+        return with_ends(end, last_end)(called, tools, prompt)
+
+    return render
+
+
 def ended(messages, tools=None, prompt=False):
     return with_ends("<|im_end|>\n", "<|im_end|>\n")(messages, tools, prompt) + "<|stop|>" * (not prompt)
 
@@ -160,7 +169,10 @@ def ended(messages, tools=None, prompt=False):
     (with_ends("", "<|stop|>"), ["b<|human|>", "d<|stop|>"], ["<|human|>", "<|stop|>"]),
     (with_ends("<|im_end|>", "<|stop|>", "<t>"), ["b<|im_end|>", "<t>d<|stop|>"], ["<|stop|>"]),
     (with_ends("", "", "<t>"), ["b<|human|>", "<t>d<|human|>"], ["<|human|>"]),
-    (ended, ["b<|im_end|>", "d<|im_end|>\n<|stop|>"], ["<|stop|>"]),
+    (ended, ["b<|im_end|>", "d<|im_end|>"], []),
+    (with_ends("<|im_end|>", "<|im_end|><|stop|>"), ["b<|im_end|>", "d<|im_end|>"], []),
+    (with_ends("<|human|><|im_end|>", "<|human|><|im_end|>"), ["b<|human|><|im_end|>", "d<|human|><|im_end|>"], []),
+    (with_a_call("<|im_end|>", "<|stop|>"), ["b<|helper|><|im_end|>", "d<|helper|><|stop|>"], ["<|stop|>"]),
     (with_ends(".", "."), ["b.<|human|>", "d.<|human|>"], ["<|human|>"]),
 ])  # fmt: skip
 def test_what_ends_an_answer_is_learned(folder, capsys, monkeypatch, render, answers, warnings):
