@@ -20,7 +20,8 @@ def _parquet(path):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise FolderError(f"{path}: Parquet needs the Python package pyarrow: pip install pyarrow ({error})", 69) from None
+        raise FolderError(f"{path}: Parquet needs the Python package pyarrow: /usr/bin/python3 -m pip install --target build/python 'pyarrow<20', "
+                          f"and then PYTHONPATH=build/python ({error})", 69) from None  # fmt: skip
     try:
         return pyarrow.parquet.ParquetFile(path)
     except FileNotFoundError:

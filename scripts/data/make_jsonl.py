@@ -48,7 +48,7 @@ class HuggingFaceTokens:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise Refusal("--tokenizer needs the Python package tokenizers: python3 -m pip install --target build/python tokenizers, and "
+            raise Refusal("--tokenizer needs the Python package tokenizers: /usr/bin/python3 -m pip install --target build/python tokenizers, and "
                           "then PYTHONPATH=build/python", 69) from None  # fmt: skip
         try:
             self.json = Path(path).read_bytes()

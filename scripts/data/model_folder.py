@@ -13,7 +13,7 @@ from sample_file import Xxh64
 # Characters that Unicode keeps free for a program's internal use; they enclose what {% generation %} encloses.
 BEGIN_ANSWER, END_ANSWER = "\ufdd0", "\ufdd1"
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-PACKAGES = "python3 -m pip install --target build/python tokenizers jinja2, and then PYTHONPATH=build/python"
+PACKAGES = "/usr/bin/python3 -m pip install --target build/python tokenizers jinja2, and then PYTHONPATH=build/python"
 
 
 class FolderError(ValueError):
@@ -92,17 +92,34 @@ class Chat:
     quoted: frozenset = frozenset()
 
 
+def _text(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FolderError(f"{path}: no such file", 66) from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path}: {error}") from None
+
+
 def _json(path, default=None):
     if default is not None and not path.exists():
         return default
+    text = _text(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FolderError(f"{path}: no such file", 66) from None
-    except (OSError, ValueError, RecursionError) as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise FolderError(f"{path}: {error}") from None
     if not isinstance(value, dict):
         raise FolderError(f"{path}: not a JSON object")
+    return value
+
+
+def _member(config, key, kind, path):
+    """Returns a member of an object of the file `path`, or None where it is absent. Raises FolderError if it is of another kind."""
+    value = config.get(key)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        kinds = {dict: "an object", int: "a whole number", str: "a string"}
+        raise FolderError(f"{path}: {key} is {str(value)[:80]!r}; it must be {kinds[kind]}")
     return value
 
 
@@ -121,15 +138,12 @@ def _tokenizer(folder, config):
         tokenizer = Tokenizer.from_str(text.decode("utf-8"))
     except Exception as error:  # tokenizers raises plain Exception
         raise FolderError(f"{path}: {error}") from None
-    added = config.get("added_tokens_decoder") or {}
-    for number, token in sorted(added.items(), key=lambda item: int(item[0])):
-        if tokenizer.token_to_id(token["content"]) is None:
-            flags = {name: token[name] for name in ("single_word", "lstrip", "rstrip", "normalized", "special") if name in token}
-            tokenizer.add_tokens([AddedToken(token["content"], **flags)])
+    for number, token, flags in _added_tokens(folder / "tokenizer_config.json", config):
+        if tokenizer.token_to_id(token) is None:
+            tokenizer.add_tokens([AddedToken(token, **flags)])
             text = None
-        if tokenizer.token_to_id(token["content"]) != int(number):
-            raise FolderError(f"{folder}: tokenizer_config.json gives {token['content']!r} the id {number}, and tokenizer.json "
-                              f"{tokenizer.token_to_id(token['content'])}")  # fmt: skip
+        if tokenizer.token_to_id(token) != number:
+            raise FolderError(f"{folder}: tokenizer_config.json gives {token!r} the id {number}, and tokenizer.json {tokenizer.token_to_id(token)}")
     text = text or tokenizer.to_str().encode("utf-8")
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -137,13 +151,27 @@ def _tokenizer(folder, config):
     return tokenizer, text
 
 
+def _added_tokens(path, config):
+    """Returns the added tokens of a tokenizer_config.json: id, text and flags."""
+    found = []
+    for number, token in (_member(config, "added_tokens_decoder", dict, path) or {}).items():
+        name = f"added_tokens_decoder[{number!r}]"
+        if not re.fullmatch("[0-9]{1,9}", number) or not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise FolderError(f'{path}: {name} must be an id with {{"content": TEXT}}')
+        flags = {flag: token[flag] for flag in ("single_word", "lstrip", "rstrip", "normalized", "special") if flag in token}
+        if not all(isinstance(value, bool) for value in flags.values()):
+            raise FolderError(f"{path}: the flags of {name} must be true or false")
+        found.append((int(number), token["content"], flags))
+    return sorted(found, key=lambda item: item[0])
+
+
 def _template_source(folder, config):
     """Returns the text of the chat template, from where transformers looks for it."""
     if (path := folder / "chat_template.jinja").exists():
-        return path.read_text(encoding="utf-8")
+        return _text(path)
     template = _json(folder / "chat_template.json", {}).get("chat_template") or config.get("chat_template")
     if isinstance(template, list):
-        template = {item.get("name"): item.get("template") for item in template}.get("default")
+        template = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}.get("default")
     if not isinstance(template, str):
         raise FolderError(f"{folder}: no chat template, neither chat_template.jinja nor in tokenizer_config.json; name one with --chat-template")
     return template
@@ -178,7 +206,7 @@ def _picture_size(folder, limits):
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (path := folder / name).exists():
             config = _json(path)
-            config = config.get("image_processor", config)
+            config = _member(config, "image_processor", dict, path) or config
             if "image_processor_type" not in config and "patch_size" not in config:
                 continue  # a processor without pictures
             try:
@@ -215,15 +243,15 @@ def read_chat(folder, *, template=None, template_variables=None, marker=None, li
         raise FolderError(f"{folder}: no such folder; it must be a Hugging Face model folder", 66)
     config, model = _json(folder / "tokenizer_config.json", {}), _json(folder / "config.json", {})
     tokenizer, tokenizer_json = _tokenizer(folder, config)
-    try:
-        source = Path(template).read_text(encoding="utf-8") if template else _template_source(folder, config)
-    except FileNotFoundError:
-        raise FolderError(f"{template}: no such file", 66) from None
+    source = _text(Path(template)) if template else _template_source(folder, config)
     variables = _variables(folder, config)
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    text_model = model.get("text_config") or (model.get("thinker_config") or {}).get("text_config") or model
-    vocabulary = text_model.get("vocab_size", model.get("vocab_size"))
-    image = model.get("image_token_id")
+    path = folder / "config.json"
+    thinker = _member(model, "thinker_config", dict, path) or {}
+    text_model = _member(model, "text_config", dict, path) or _member(thinker, "text_config", dict, path) or model
+    vocabulary = _member(text_model, "vocab_size", int, path)
+    vocabulary = _member(model, "vocab_size", int, path) if vocabulary is None else vocabulary
+    image = _member(model, "image_token_id", int, path)
     if image is None:
         image = tokenizer.token_to_id(variables.get("image_token") or "<|image_pad|>")
     number, known = _marker(tokenizer, marker, image, size, vocabulary, [source, *variables.values()])

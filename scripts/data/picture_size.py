@@ -58,6 +58,8 @@ class PictureSize:
             if config.get(name) != [0.5] * 3:
                 raise ValueError(f"{name} {config.get(name)!r} is not supported; the program scales pixels to -1..1, which is [0.5, 0.5, 0.5]")
         size = config.get("size") or {}
+        if not isinstance(size, dict):
+            raise ValueError(f'size {size!r} is not supported; it must be {{"shortest_edge": PIXELS, "longest_edge": PIXELS}}')
         least = least or config.get("min_pixels") or size.get("shortest_edge") or 56 * 56
         most = most or config.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280
         found = PictureSize(config.get("patch_size", 14), config.get("merge_size", 2), least, most)

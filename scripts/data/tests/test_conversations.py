@@ -150,7 +150,7 @@ def with_ends(end, last_end, think=""):
 
 
 def with_a_call(end, last_end):
-    """Answers that are not "Hello" end as if they had a call, with a special token of their own."""
+    """Answers that are not "Hello" end as if they had a call, with the special token of one."""
     def render(messages, tools=None, prompt=False):
         called = [{**m, "content": m["content"] + "<|helper|>" * (m["role"] == "assistant" and m["content"] != "Hello")} for m in messages]
         return with_ends(end, last_end)(called, tools, prompt)

@@ -120,7 +120,7 @@ def test_long_samples_are_refused_on_request(folder, capsys):
 
 def test_says_when_tokenizers_is_missing(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(SystemExit, match="pip install --target build/python tokenizers"):
+    with pytest.raises(SystemExit, match="/usr/bin/python3 -m pip install --target build/python tokenizers"):
         make(folder, {"text": "a"}, options=["--tokenizer", "tokenizer.json"])
 
 

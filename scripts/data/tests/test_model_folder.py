@@ -282,6 +282,7 @@ def test_pictures_are_upright_whatever_else_their_exif_has(tmp_path, entry):
     ({"do_resize": False}, "do_resize False"),
     ({"patch_size": 0}, "must be positive"),
     ({"min_pixels": 1 << 30}, "in this order"),
+    ({"size": 448}, "size 448 is not supported"),
 ])  # fmt: skip
 def test_other_image_processors_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
@@ -331,6 +332,30 @@ def test_incomplete_folders_are_refused(model):
     with pytest.raises(FolderError, match="AutoTokenizer") as missing:
         read_chat(folder)
     assert missing.value.code == 66
+
+
+@pytest.mark.parametrize("name, value, message", [
+    ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "added_tokens_decoder is '[1]'; it must be an object"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}, "added_tokens_decoder['x'] must be an id"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"1": {"special": True}}}, "added_tokens_decoder['1'] must be an id"),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"1": {"content": "a", "special": "no"}}}, "the flags of added_tokens_decoder['1']"),
+    ("config.json", {"image_token_id": "<|image_pad|>"}, "image_token_id is '<|image_pad|>'; it must be a whole number"),
+    ("config.json", {"text_config": ["a"]}, "text_config is \"['a']\"; it must be an object"),
+    ("config.json", {"thinker_config": 1}, "thinker_config is '1'; it must be an object"),
+    ("config.json", {"text_config": {"vocab_size": "512"}}, "vocab_size is '512'; it must be a whole number"),
+    ("preprocessor_config.json", {"image_processor": 3}, "image_processor is '3'; it must be an object"),
+    ("preprocessor_config.json", {**PROCESSOR, "size": 448}, "size 448 is not supported"),
+    ("chat_template.jinja", b"\xe9", "can't decode byte 0xe9"),
+    ("config.json", b"\xe9", "can't decode byte 0xe9"),
+])  # fmt: skip
+def test_files_of_a_folder_with_odd_values_are_named(model, name, value, message):
+    folder = model()
+    (folder / name).write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
+    with pytest.raises(FolderError, match=re.escape(f"{folder / name}: ") + ".*" + re.escape(message)):
+        read_chat(folder)
+    if name == "chat_template.jinja":
+        with pytest.raises(FolderError, match=re.escape(message)):
+            read_chat(folder, template=folder / name)
 
 
 def test_added_tokens_of_the_configuration(model):
@@ -405,4 +430,4 @@ def test_says_which_packages_are_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(SystemExit) as ended:
         conversations.main([str(tmp_path), "--input", "c.jsonl", "--output", str(tmp_path / "c.h5")])
-    assert ended.value.code == 69 and "pip install --target build/python tokenizers jinja2" in capsys.readouterr().err
+    assert ended.value.code == 69 and "/usr/bin/python3 -m pip install --target build/python tokenizers jinja2" in capsys.readouterr().err
