@@ -1,20 +1,15 @@
 #include "kernels/layer_norm.hpp"
 
-#include "kernels/device/block.cuh"
-#include "kernels/device/column_sums.cuh"
-#include "kernels/device/launch.cuh"
-#include "kernels/device/vector_access.cuh"
+#include "kernels/device/norm_backward.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
-constexpr int kRowThreads = 512;
-
 /// A block normalizes one row. It reads the row three times, of which caches serve two: for the mean, for the
 /// variance around it, and for the result.
 template <class T, int N>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kNormThreads)
     forward(const T* x, const T* w, const T* bias, T* y, Accumulate<T>* mean, Accumulate<T>* rstd,
             std::int64_t columns, Accumulate<T> eps) {
     using A = Accumulate<T>;
@@ -52,143 +47,38 @@ __global__ void __launch_bounds__(kRowThreads)
     }
 }
 
-/// What all elements of a row share: its statistics, and the means of g = w * dy and of g * n, because each
-/// element changes the mean and the variance.
+/// LayerNorm in its backward pass, with g = w * dy and the normalized elements n.
 template <class A>
-struct Row {
-    A centre, scale, mean_g = 0, mean_dot = 0;
+struct LayerNorm {
+    static constexpr int kSums = 2;  ///< the gradients of weight and bias
+    static constexpr bool kSpareRegisters = false;
+    const A *mean, *rstd;
 
-    __device__ A normalized(A value) const { return (value - centre) * scale; }
+    struct Row {
+        A centre, scale;
+        /// The means of g and of g * n, because each element changes the mean and the variance. Sums until
+        /// finish().
+        A mean_g = 0, mean_dot = 0;
+
+        __device__ A normalized(A value) const { return (value - centre) * scale; }
+        __device__ void add(A dy, A x, A w) {
+            const A g = dy * w;
+            mean_g += g;
+            mean_dot += g * normalized(x);
+        }
+        __device__ void finish(std::int64_t columns) {
+            A* const smem = shared_memory<A>();
+            mean_g = block_reduce(mean_g, Sum{}, A(0), smem) / static_cast<A>(columns);
+            mean_dot = block_reduce(mean_dot, Sum{}, A(0), smem) / static_cast<A>(columns);
+        }
+        __device__ A dx(A dy, A x, A w) const {
+            const A n = normalized(x);
+            return scale * (dy * w - mean_g - n * mean_dot);
+        }
+        __device__ A summand(int s, A dy, A x) const { return s == 0 ? dy * normalized(x) : dy; }
+    };
+    __device__ Row row(std::int64_t r) const { return {mean[r], rstd[r]}; }
 };
-
-/// Adds N elements of a row to the sums of g and of g * n.
-template <class A, int N>
-__device__ __forceinline__ void add_means(const A (&gradient)[N], const A (&value)[N], const A (&weight)[N],
-                                          const Row<A>& row, A& sum, A& dot) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-        const A g = gradient[i] * weight[i];
-        sum += g;
-        dot += g * row.normalized(value[i]);
-    }
-}
-
-/// The gradients of N elements of a row: adds to `before`, the gradient of x so far, to `dw` and to `dbias`.
-template <class A, int N>
-__device__ __forceinline__ void add_gradients(const A (&gradient)[N], const A (&value)[N],
-                                              const A (&weight)[N], const Row<A>& row, A (&before)[N],
-                                              A (&dw)[N], A (&dbias)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-        const A n = row.normalized(value[i]);
-        before[i] += row.scale * (gradient[i] * weight[i] - row.mean_g - n * row.mean_dot);
-        dw[i] += gradient[i] * n;
-        dbias[i] += gradient[i];
-    }
-}
-
-/// The rows of a block: chunk blockIdx.x of gridDim.x.
-struct Chunk {
-    std::int64_t begin, end;
-    __device__ explicit Chunk(std::int64_t rows)
-        : begin(rows * blockIdx.x / gridDim.x), end(rows * (blockIdx.x + 1) / gridDim.x) {}
-};
-
-/// Sums over a block's threads, and divides by the number of columns.
-template <class A>
-__device__ __forceinline__ void finish_means(A sum, A dot, std::int64_t columns, Row<A>& row) {
-    A* const smem = shared_memory<A>();
-    row.mean_g = block_reduce(sum, Sum{}, A(0), smem) / static_cast<A>(columns);
-    row.mean_dot = block_reduce(dot, Sum{}, A(0), smem) / static_cast<A>(columns);
-}
-
-/// A block computes dx of a chunk of rows, and in the same pass the sums of what they add to dw and dbias:
-/// its rows of partial [2, blocks, columns], unless that is null. A thread has the same columns of all rows:
-/// kVectors vectors of N elements, whose weights and sums it keeps in registers.
-template <class T, int N, int kVectors>
-__global__ void __launch_bounds__(kRowThreads, 1)
-    backward(const T* dy, const T* x, const T* w, const Accumulate<T>* mean, const Accumulate<T>* rstd, T* dx,
-             std::int64_t rows, std::int64_t columns, bool accumulate, Accumulate<T>* partial) {
-    using A = Accumulate<T>;
-    const Chunk chunk(rows);
-    const std::int64_t first = threadIdx.x * N, stride = blockDim.x * N;
-    A weight[kVectors][N] = {}, dw[kVectors][N] = {}, dbias[kVectors][N] = {};
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-        if (const std::int64_t c = first + v * stride; c < columns) load<T, N>(w + c, weight[v]);
-    for (std::int64_t r = chunk.begin; r < chunk.end; ++r) {
-        const std::int64_t at = r * columns;
-        Row<A> row{mean[r], rstd[r]};
-        A gradient[kVectors][N] = {}, value[kVectors][N] = {};
-        A sum = 0, dot = 0;
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-            const std::int64_t c = first + v * stride;
-            if (c >= columns) continue;
-            load<T, N>(dy + at + c, gradient[v]);
-            load<T, N>(x + at + c, value[v]);
-            add_means(gradient[v], value[v], weight[v], row, sum, dot);
-        }
-        finish_means(sum, dot, columns, row);
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-            const std::int64_t c = first + v * stride;
-            if (c >= columns) continue;
-            A before[N] = {};
-            if (accumulate) load<T, N>(dx + at + c, before);
-            add_gradients(gradient[v], value[v], weight[v], row, before, dw[v], dbias[v]);
-            store<T, N>(before, dx + at + c);
-        }
-    }
-    if (partial == nullptr) return;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-        if (const std::int64_t c = first + v * stride; c < columns) {
-            store<A, N>(dw[v], partial + blockIdx.x * columns + c);
-            store<A, N>(dbias[v], partial + (gridDim.x + blockIdx.x) * columns + c);
-        }
-}
-
-/// The same for rows that are too wide for registers: each thread keeps the sums of its columns in
-/// `partial`, and reads dy and x a second time, soon after the first.
-template <class T, int N>
-__global__ void __launch_bounds__(kRowThreads, 1)
-    wide_backward(const T* dy, const T* x, const T* w, const Accumulate<T>* mean, const Accumulate<T>* rstd,
-                  T* dx, std::int64_t rows, std::int64_t columns, bool accumulate, Accumulate<T>* partial) {
-    using A = Accumulate<T>;
-    const Chunk chunk(rows);
-    A* const dw_sums = partial + blockIdx.x * columns;
-    A* const dbias_sums = partial + (gridDim.x + blockIdx.x) * columns;
-    for (std::int64_t r = chunk.begin; r < chunk.end; ++r) {
-        const std::int64_t at = r * columns;
-        Row<A> row{mean[r], rstd[r]};
-        A sum = 0, dot = 0;
-        for (std::int64_t c = threadIdx.x * N; c < columns; c += blockDim.x * N) {
-            A gradient[N], value[N], weight[N];
-            load<T, N>(dy + at + c, gradient);
-            load<T, N>(x + at + c, value);
-            load<T, N>(w + c, weight);
-            add_means(gradient, value, weight, row, sum, dot);
-        }
-        finish_means(sum, dot, columns, row);
-        for (std::int64_t c = threadIdx.x * N; c < columns; c += blockDim.x * N) {
-            A gradient[N], value[N], weight[N], before[N] = {}, dw[N] = {}, dbias[N] = {};
-            load<T, N>(dy + at + c, gradient);
-            load<T, N>(x + at + c, value);
-            load<T, N>(w + c, weight);
-            if (accumulate) load<T, N>(dx + at + c, before);
-            if (partial != nullptr && r > chunk.begin) {
-                load<A, N>(dw_sums + c, dw);
-                load<A, N>(dbias_sums + c, dbias);
-            }
-            add_gradients(gradient, value, weight, row, before, dw, dbias);
-            store<T, N>(before, dx + at + c);
-            if (partial == nullptr) continue;
-            store<A, N>(dw, dw_sums + c);
-            store<A, N>(dbias, dbias_sums + c);
-        }
-    }
-}
 
 }  // namespace
 
@@ -198,7 +88,7 @@ void layer_norm(Stream stream, const Array& x, const Array& w, const Array& bias
         using A = Accumulate<T>;
         by_vector_size<T>(
             [&]<int N>() {
-                launch(forward<T, N>, x.rows, row_threads(x.columns / N, kRowThreads), kBlockReduceBytes<A>,
+                launch(forward<T, N>, x.rows, row_threads(x.columns / N, kNormThreads), kBlockReduceBytes<A>,
                        stream, x.as<T>(), w.as<T>(), bias.as<T>(), y.as<T>(), mean.as<A>(), rstd.as<A>(),
                        x.columns, static_cast<A>(eps));
             },
@@ -212,22 +102,7 @@ void layer_norm_backward(Stream stream, const Array& dy, const Array& x, const A
     const std::int64_t chunks = fused_row_chunks(x.rows);
     by_type(x.dtype, [&]<class T>(T) {
         using A = Accumulate<T>;
-        by_vector_size<T>(
-            [&]<int N>() {
-                const std::int64_t vectors = divide_up(x.columns, N);
-                const auto run = [&](auto* kernel, std::int64_t threads) {
-                    launch(kernel, chunks, row_threads(threads, kRowThreads), kBlockReduceBytes<A>, stream,
-                           dy.as<T>(), x.as<T>(), w.as<T>(), mean.as<A>(), rstd.as<A>(), dx.as<T>(), x.rows,
-                           x.columns, accumulate, partial.as<A>());
-                };
-                if (vectors <= kRowThreads)
-                    run(backward<T, N, 1>, vectors);
-                else if (vectors <= 2 * kRowThreads)
-                    run(backward<T, N, 2>, divide_up(vectors, 2));
-                else
-                    run(wide_backward<T, N>, vectors);
-            },
-            x.columns, dy.as<T>(), x.as<T>(), w.as<T>(), dx.as<T>(), partial.as<A>());
+        norm_backward<T>(stream, dy, x, w, LayerNorm<A>{mean.as<A>(), rstd.as<A>()}, dx, accumulate, partial);
         if (dw.absent()) return;
         const A* const weight_sums = partial.as<A>();
         const A* const bias_sums = weight_sums + chunks * x.columns;
