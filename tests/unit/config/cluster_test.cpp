@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "config/deck.hpp"
+#include "support/decks.hpp"
 
 namespace maestro::config {
 namespace {
@@ -16,18 +17,8 @@ using testing::HasSubstr;
 const std::string kFolder = std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters";
 
 std::string cluster_refusal(const std::string& old_text, const std::string& new_text) {
-    std::string text = read_text(kFolder + "/h100.toml");
-    const auto at = text.find(old_text);
-    EXPECT_NE(at, std::string::npos) << old_text;
-    text.replace(at, old_text.size(), new_text);
-    try {
-        parse_cluster(text, "c.toml");
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::bad_deck);
-        EXPECT_EQ(error.scope(), Scope::all_ranks);
-        return error.what();
-    }
-    return "no error";
+    const std::string text = testing_support::edited(old_text, new_text, "clusters/h100.toml");
+    return testing_support::refusal_by([&] { parse_cluster(text, "c.toml"); });
 }
 
 TEST(Cluster, EveryInputIsGood) {

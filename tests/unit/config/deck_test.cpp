@@ -10,38 +10,22 @@
 
 #include "base/error.hpp"
 #include "config/command_line.hpp"
+#include "support/decks.hpp"
 
 namespace maestro::config {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string input(const std::string& name) {
-    return read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
-}
+using testing_support::edited;
+using testing_support::input;
 
 Deck parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
     return parse_deck(text, "deck.toml", overrides, Command::train);
 }
 
-/// The message of the error that parsing ends with; the code is checked.
 std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    try {
-        parse(text, overrides);
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::bad_deck);
-        EXPECT_EQ(error.scope(), Scope::all_ranks);
-        return error.what();
-    }
-    return "no error";
-}
-
-std::string edited(const std::string& old_text, const std::string& new_text) {
-    std::string text = input("vlm_glyphs.toml");
-    const auto at = text.find(old_text);
-    EXPECT_NE(at, std::string::npos) << old_text;
-    return text.replace(at, old_text.size(), new_text);
+    return testing_support::refusal_by([&] { parse(text, overrides); });
 }
 
 TEST(Deck, EveryInputIsGood) {

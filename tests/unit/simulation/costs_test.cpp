@@ -8,6 +8,7 @@
 #include "config/deck.hpp"
 #include "simulation/costs_file.hpp"
 #include "simulation/simulation.hpp"
+#include "support/errors.hpp"
 #include "workload/costs.hpp"
 
 namespace maestro::simulation {
@@ -62,12 +63,7 @@ TEST(Simulation, TakesWhatAHandCountsForAPipeline) {
 
 std::string refusal(const std::string& rows) {
     const workload::Scenario s = scenario(kTwoStages);
-    try {
-        parse_costs(kStageHeader + rows, "c.csv", s.graph);
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
+    return testing_support::error_of([&] { parse_costs(kStageHeader + rows, "c.csv", s.graph); }).what;
 }
 
 TEST(CostsFile, RefusesTimesOfStagesThatDoNotFit) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "support/decks.hpp"
 #include "support/errors.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
@@ -18,10 +19,8 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string input(const std::string& name) {
-    return config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
-}
+using testing_support::edited;
+using testing_support::input;
 
 Scenario scenario_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
     return make_scenario(config::parse_deck(text, "deck.toml", overrides, config::Command::train,
@@ -30,23 +29,8 @@ Scenario scenario_of(const std::string& text, const std::vector<std::string>& ov
                                             }));
 }
 
-/// The message of the error that making the scenario ends with; the code is checked.
 std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    try {
-        scenario_of(text, overrides);
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::bad_deck);
-        EXPECT_EQ(error.scope(), Scope::all_ranks);
-        return error.what();
-    }
-    return "no error";
-}
-
-std::string edited(const std::string& old_text, const std::string& new_text) {
-    std::string text = input("vlm_glyphs.toml");
-    const auto at = text.find(old_text);
-    EXPECT_NE(at, std::string::npos) << old_text;
-    return text.replace(at, old_text.size(), new_text);
+    return testing_support::refusal_by([&] { scenario_of(text, overrides); });
 }
 
 TEST(Scenario, OfEveryInputIsGood) {
@@ -260,8 +244,7 @@ protected:
         file_ = std::make_unique<data::SampleFile>(path_);
         base_ = glyph_scenario();
         base_.marker = file_->marker();
-        base_.cluster = config::parse_cluster(
-            config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters/h100.toml"), "cluster");
+        base_.cluster = config::parse_cluster(input("clusters/h100.toml"), "cluster");
         table_ = std::make_unique<SampleTable>(table_of(base_, *file_));
     }
     /// What a planner asks of a scenario, as one list of numbers.

@@ -387,8 +387,7 @@ TEST(Stages, EndAStepWithTheirSlowestRank) {
         SCOPED_TRACE(replicas);
         Scenario scenario = glyph_scenario(
             {std::string("section.language.layout.dp=") + replicas, "section.vision.layout.dp=1"});
-        scenario.cluster = config::parse_cluster(
-            config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters/h100.toml"), "cluster");
+        scenario.cluster = config::parse_cluster(testing_support::input("clusters/h100.toml"), "cluster");
         scenario.cluster->ranks_per_node = 4;
         Probes probes;
         const StepEnd found = step_ends(scenario, probes)[1];
