@@ -56,6 +56,11 @@ protected:
             list.push_back(scale * numbers.normal(static_cast<std::uint64_t>(i)));
         return list;
     }
+    /// Returns a + b, element by element.
+    static std::vector<double> sum(std::vector<double> a, const std::vector<double>& b) {
+        for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+        return a;
+    }
     /// Sets all elements, rounded to the type.
     void write(const Tensor& tensor, const std::vector<double>& values) {
         if (tensor.size() > 0) write_elements(b_, tensor, values);

@@ -44,10 +44,6 @@ protected:
         }
         return e;
     }
-    static Numbers sum(Numbers a, const Numbers& b) {
-        for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-        return a;
-    }
 };
 
 TEST_F(LayerNorm, WorksForAnySizeAndAlignment) {
