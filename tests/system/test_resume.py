@@ -23,10 +23,11 @@ def test_resume_in_another_layout(workspace):
 def test_resume_with_another_deck_is_refused(workspace):
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
     before = (workspace.run("run") / "metrics.h5").read_bytes()
-    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "optimizer.clip=2", "data.train=data/text-only.h5"],
-                             options=["--resume", "auto"], expect=78)
-    for text in ("optimizer.clip: 1 in the checkpoint, 2 now", "data.train: data/text-only.h5"):
-        assert result.stderr.count(text) == 1, result.stderr
+    for options in (["--resume", "auto"], ["--resume", "auto", "--dry-run"]):
+        result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "optimizer.clip=2", "data.train=data/text-only.h5"],
+                                 options=options, expect=78)
+        for text in ("optimizer.clip: 1 in the checkpoint, 2 now", "data.train: data/text-only.h5"):
+            assert result.stderr.count(text) == 1, result.stderr
     assert (workspace.run("run") / "metrics.h5").read_bytes() == before
 
 

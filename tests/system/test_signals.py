@@ -47,10 +47,10 @@ def slow(shim, file, ms):  # noqa: F811
     return {"shim": shim, "path": file, "calls": "read", "sleep_ms": ms}
 
 
-@pytest.mark.parametrize("resumes", [False, True])
-def test_a_signal_before_the_first_step_ends_all_ranks(workspace, run, shim, resumes):  # noqa: F811
+@pytest.mark.parametrize(("resumes", "source"), [(False, "auto"), (False, "runs/run"), (True, "auto")])
+def test_a_signal_before_the_first_step_ends_all_ranks(workspace, run, shim, resumes, source):  # noqa: F811
     name = "run" if resumes else "new"
-    job = launch(workspace, 2, "train", VLM, *AUTO, *settings([f"run.output=runs/{name}", *TWO_RANKS]), **slow(shim, "glyphs-train.h5", 1000))
+    job = launch(workspace, 2, "train", VLM, "--resume", source, *settings([f"run.output=runs/{name}", *TWO_RANKS]), **slow(shim, "glyphs-train.h5", 1000))
     wait_for(job, (workspace.run(name) / ".lock").exists)
     time.sleep(0.5)
     code, line = signalled(job, signal.SIGTERM if resumes else signal.SIGINT, rank=0 if resumes else 1)
