@@ -243,4 +243,4 @@ def test_a_dry_run_in_one_process_plans_as_all_ranks_do(folder):
         assert one[0] == all_ranks[0] == 0, (one, all_ranks)
         assert plan_of(one[1]) == plan_of(all_ranks[1])
         windows.append(int(plan_of(one[1])[1][0]))
-    assert 8 <= windows[0] < windows[1] == 96
+    assert 4 <= windows[0] < windows[1] == 80
