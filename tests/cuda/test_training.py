@@ -171,8 +171,8 @@ def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
     assert "pinned" not in log and "NCCL" not in log
     for gpus, transport_pattern, reason in ((ranks, r"NCCL \d", "a GPU to itself"), (1, "pinned memory", "ranks share 1 GPU")):
         found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck, gpus=gpus)
-        line = next(line for line in log.splitlines() if re.search("section language( stage 0)?:", line))
-        assert re.search(transport_pattern, line) and reason in line, line
+        lines = [line for line in log.splitlines() if re.search("^ +section language( stage 0)?:", line)]
+        assert re.search(transport_pattern, lines[0]) and reason in lines[0], lines
         check(found, expected, f"{layout} on {gpus} GPUs")
 
 
