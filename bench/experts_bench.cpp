@@ -273,14 +273,13 @@ void measure(const Sizes& s) {
 }
 
 /// `ranks` share the experts, eight on each node.
-void measure_plan(int ranks) {
-    constexpr std::int64_t kTokens = 65536;
+void measure_plan(int ranks, std::int64_t tokens) {
     std::vector<int> nodes(static_cast<std::size_t>(ranks));
     for (std::size_t rank = 0; rank < nodes.size(); ++rank) nodes[rank] = static_cast<int>(rank) / 8;
     const parallel::ExpertGroup group{
         {.ep = ranks, .etp = 1}, 0, kExperts, kChosen, collective::Nodes(nodes)};
-    const std::vector<std::int64_t> rows(nodes.size(), kTokens / ranks);
-    const std::vector<std::int32_t> choices = random_choices(kTokens);
+    const std::vector<std::int64_t> rows(nodes.size(), tokens / ranks);
+    const std::vector<std::int32_t> choices = random_choices(tokens);
     double least_s = std::numeric_limits<double>::infinity();
     std::size_t rounds = 0;
     for (int i = 0; i < 7; ++i) {
@@ -289,8 +288,13 @@ void measure_plan(int ranks) {
             parallel::plan_expert_rounds(group, rows, choices, parallel::expert_limits(group, rows)).size();
         least_s = std::min(least_s, seconds_since(start));
     }
-    fmt::print("plan: {} tokens of {} ranks, {} per node: {:.1f} ms, {} round{}\n", kTokens, ranks,
-               std::min(ranks, 8), 1e3 * least_s, rounds, rounds == 1 ? "" : "s");
+    const parallel::ExpertHostBytes bytes = parallel::expert_host_bytes(group, rows);
+    fmt::print(
+        "plan: {} tokens of {} ranks, {} per node: {:.1f} ms, {} round{}; {:.1f} MB of choices, {:.1f} MB "
+        "for the result, {:.1f} MB while it plans\n",
+        tokens, ranks, std::min(ranks, 8), 1e3 * least_s, rounds, rounds == 1 ? "" : "s",
+        1e-6 * static_cast<double>(choices.size() * sizeof(std::int32_t)),
+        1e-6 * static_cast<double>(bytes.round), 1e-6 * static_cast<double>(bytes.planning));
 }
 
 }  // namespace
@@ -309,7 +313,9 @@ int main(int argc, char** argv) {
                      .rounds = argc > 6 ? std::stoi(argv[6]) : 7});
             return 0;
         }
-        for (const int ranks : {8, 64}) measure_plan(ranks);
+        measure_plan(8, 65536);
+        measure_plan(64, 65536);
+        measure_plan(64, 524288);
         for (const DType type : {DType::f32, DType::bf16})
             for (const int threads : {1, 2})
                 for (const std::int64_t width : {512, 1024})
