@@ -36,6 +36,8 @@ def signalled(job, number, rank=None):
     try:
         wait_for_end(job, 15)
     except subprocess.TimeoutExpired:
+        for pid in ranks_of(job).values():
+            os.kill(pid, signal.SIGKILL)
         raise AssertionError("the signal has not ended the job") from None
     output, errors = job.communicate()
     lines = [line for line in errors.splitlines() if line.startswith("maestro: ")]
