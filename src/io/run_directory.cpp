@@ -95,18 +95,19 @@ fs::path set_aside(const fs::path& path, const std::string& ending) {
     return aside;
 }
 
-std::uint64_t free_space(const fs::path& directory) {
+std::optional<std::uint64_t> free_space(const fs::path& directory) {
     std::error_code error;
-    const fs::space_info space = fs::space(directory, error);
-    return error ? 0 : space.available;
+    fs::path there = fs::absolute(directory, error);
+    while (!error && !fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+    const fs::space_info space = fs::space(there, error);
+    if (error) return {};
+    return space.available;
 }
 
 void check_free_space(const fs::path& directory, std::uint64_t bytes) {
-    std::error_code error;
-    const fs::space_info space = fs::space(directory, error);
-    if (!error && space.available < bytes)
+    if (const auto free = free_space(directory); free && *free < bytes)
         throw storage::NoRoom(fmt::format("{}: {} MiB are needed and {} MiB are free", directory.string(),
-                                          (bytes >> 20) + 1, space.available >> 20));
+                                          (bytes >> 20) + 1, *free >> 20));
 }
 
 }  // namespace maestro::io

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace maestro::io {
@@ -23,8 +24,9 @@ std::filesystem::path set_aside(const std::filesystem::path& path, const std::st
 /// removes both. Throws as prepare_run_directory().
 void check_run_directory(const std::filesystem::path& directory);
 
-/// Bytes that this user may still write below `directory`; 0 where that is not known.
-std::uint64_t free_space(const std::filesystem::path& directory);
+/// Bytes that this user may still write below `directory`, which need not exist yet; nothing where that is
+/// not known.
+std::optional<std::uint64_t> free_space(const std::filesystem::path& directory);
 /// Throws storage::NoRoom where less than `bytes` are free below `directory`.
 void check_free_space(const std::filesystem::path& directory, std::uint64_t bytes);
 

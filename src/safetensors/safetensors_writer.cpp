@@ -31,12 +31,6 @@ constexpr const char* kPartial = ".partial";
     throw Error(ExitCode::cannot_create, fmt::format("{}: {}", path.string(), what));
 }
 
-[[noreturn]] void failed(const fs::path& path, const char* what) {
-    const bool full = errno == ENOSPC || errno == EDQUOT;
-    throw Error(ExitCode::io_error, fmt::format("{}: {}: {}{}", path.string(), what, std::strerror(errno),
-                                                full ? "; free space, then run again" : ""));
-}
-
 std::uint64_t hash_of(const void* bytes, std::uint64_t count) {
     Checksum checksum;
     checksum.add(bytes, count);
@@ -73,7 +67,7 @@ SafetensorsWriter::Output& SafetensorsWriter::output(std::size_t file) {
     if (!output.file) {
         pulse_.doing(fmt::format("writing {}", partial(file).string()));
         output.file = storage::Descriptor(partial(file), O_WRONLY);
-        if (!output.file) failed(partial(file), "cannot be opened");
+        if (!output.file) storage::io_failed(partial(file), "cannot be opened", errno);
     }
     return output;
 }
@@ -145,7 +139,7 @@ void SafetensorsWriter::write_bytes(std::size_t file, std::size_t tensor, const 
     check_wanted(file);
     Output& to = output(file);
     if (!storage::write_at(to.file.get(), source, bytes, offset, pulse_))
-        failed(partial(file), "cannot be written");
+        storage::io_failed(partial(file), "cannot be written", errno);
     written_.push_back({file, tensor, offset, bytes, hash_of(source, bytes)});
     to.unsynced += bytes;
     if (to.unsynced >= storage::kSyncEvery) sync(file);
@@ -168,7 +162,7 @@ void SafetensorsWriter::compare(const Written& written, const storage::Descripto
     block_.resize(std::max<std::size_t>(block_.size(), written.bytes));
     const std::int64_t got =
         storage::read_at(file.get(), block_.data(), written.bytes, written.offset, pulse_);
-    if (got < 0) failed(partial(written.file), "cannot be read back");
+    if (got < 0) storage::io_failed(partial(written.file), "cannot be read back", errno);
     if (static_cast<std::uint64_t>(got) < written.bytes ||
         hash_of(block_.data(), written.bytes) != written.hash)
         throw Error(ExitCode::io_error,
@@ -185,7 +179,7 @@ void SafetensorsWriter::sync(std::size_t file) {
     check_wanted(file);
     Output& to = outputs_[file];
     if (!to.file || to.unsynced == 0) return;
-    if (::fsync(to.file.get()) != 0) failed(partial(file), "cannot be synced to the disk");
+    if (::fsync(to.file.get()) != 0) storage::io_failed(partial(file), "cannot be synced to the disk", errno);
     to.unsynced = 0;
     pulse_.beat();
 }

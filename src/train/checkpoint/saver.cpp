@@ -152,8 +152,9 @@ void Saver::skip(std::int64_t step, const std::string& fault) {
     const std::string newest = newest_complete();
     std::uint64_t bytes = 0;
     for (const SectionFiles::File& file : files_->files()) bytes += file.bytes;
-    std::string room = fmt::format("{}. A checkpoint takes {:.1f} MiB, {:.1f} MiB are free in {}", fault,
-                                   mib(bytes), mib(io::free_space(settings_.run)), settings_.run.string());
+    std::string room =
+        fmt::format("{}. A checkpoint takes {:.1f} MiB, {:.1f} MiB are free in {}", fault, mib(bytes),
+                    mib(io::free_space(settings_.run).value_or(0)), settings_.run.string());
     world().broadcast(room);
     if (must_ || newest.empty())
         throw Error(
