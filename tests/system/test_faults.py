@@ -109,17 +109,17 @@ def test_stopped_rank_is_named(workspace, case):
     assert report["code"] == 76 and report["rank"] != 2 and re.search(named, report["reason"]), report
 
 
-def set_nan(checkpoint, dataset, element):
-    """Makes a weight of the checkpoint NaN."""
+def set_element(checkpoint, dataset, element, value):
+    """Changes a weight or a moment of the checkpoint."""
     with h5py.File(checkpoint / "language.h5", "r+") as file:
-        file[dataset][element] = np.nan
+        file[dataset][element] = value
     publish(checkpoint)
 
 
 def test_a_nan_ends_the_run(workspace):
     """The step after the resume finds a NaN among the weights."""
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
-    set_nan(workspace.run("run") / "checkpoints/step-000003", "weights/layers.0.mlp.down.weight", (0, 0))
+    set_element(workspace.run("run") / "checkpoints/step-000003", "weights/layers.0.mlp.down.weight", (0, 0), np.nan)
     result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6"], options=["--resume", "auto"], expect=79)
     assert result.stderr.count("step 4: ") == 1 and "not finite" in result.stderr, result.stderr
     report = workspace.exit_report("run")
@@ -132,7 +132,7 @@ def test_a_nan_weight_is_not_saved(workspace):
     settings = [*TWO_RANKS, "model.glyph-language.tie_embeddings=false"]
     workspace.train(2, VLM, "run", [*settings, "train.steps=3"])
     checkpoints = workspace.run("run") / "checkpoints"
-    set_nan(checkpoints / "step-000003", "weights/embedding.weight", (1, 7))
+    set_element(checkpoints / "step-000003", "weights/embedding.weight", (1, 7), np.nan)
     result = workspace.train(2, VLM, "run", [*settings, "train.steps=6"], options=["--resume", "auto"], expect=79)
     assert "section language: element" in result.stderr and "of embedding.weight is nan" in result.stderr
     assert [c.name for c in checkpoints.glob("step-*") if c.suffix != ".partial"] == ["step-000003"]

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
-from conftest import ROOT, Workspace, mpirun, relative
+from conftest import BINARY, ROOT, Workspace, mpirun, relative
 from sample_file import Sample, SampleWriter
 from test_storage import shim  # noqa: F401 (fixture)
 
@@ -193,3 +194,27 @@ def test_an_export_is_the_folder_again(space, family, shim):  # noqa: F811
     assert space.losses("two")[0] < space.losses("one")[-1]
     assert "the folder holds weights already" in export(space, 1, "runs/one", "--to", "trained", expect=73).stderr
     assert "has no section 'vision'; give --section, one of text" in export(space, 1, "runs/one", "--section", "vision", "--to", "x", expect=64).stderr
+
+
+@pytest.mark.parametrize("family", ["qwen3"], indirect=True)
+def test_ranks_that_see_other_folders_export_nothing(space):
+    """The second rank works in another directory, as where a node sees a network file system of before."""
+    train(space, 1, "run", values=["train.steps=1"])
+    other = space.path / "other"
+    other.mkdir()
+    (other / "runs").symlink_to(space.path / "runs")
+    command = ["-n", "1", BINARY, "export", "runs/run", "--to", str(space.path / "exported")]
+
+    def refused(code):
+        done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", *command, ":", "-wdir", str(other), *command], cwd=space.path,
+                              capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert done.returncode == code and not list(space.path.glob("exported/*")), done.stdout + done.stderr
+        lines = [line for line in done.stderr.splitlines() if line.startswith("maestro: ")]
+        assert len(lines) == 1, done.stderr
+        return lines[0]
+
+    assert "model: the folder that section text started from is missing" in refused(66)
+    shutil.copytree(space.path / "model", other / "model")
+    header = b'{"__metadata__":{"format":"pt"}}'  # before the tensors have arrived
+    (other / "model/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "model: ranks see different files there; wait until the network file system" in refused(74)

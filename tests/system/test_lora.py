@@ -4,8 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ONE_RANK, VLM, relative
+from conftest import ONE_RANK, VLM, mpirun, relative
 from test_folders import DECK, EXPERT_LAYOUTS, FAMILIES, LAYOUTS, Safetensors, export, family, space, train  # noqa: F401  (family and space are fixtures)
+from test_storage import shim  # noqa: F401 (a fixture)
 
 LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
         "qwen3_moe": "rank = 2\nalpha = 4\n"}  # fmt: skip
@@ -53,7 +54,7 @@ def test_bf16_trains_as_fp32(adapted, family):  # noqa: F811
     assert relative(adapted.losses("bf16"), adapted.losses("fp32")) <= 0.02
 
 
-def test_exports_have_the_losses_of_the_run(adapted, family):  # noqa: F811
+def test_exports_have_the_losses_of_the_run(adapted, family, shim):  # noqa: F811
     values = ["optimizer.learning_rate=0.01", PEFT]
     train(adapted, 1, "long", values=[*values, "train.steps=4"])
     train(adapted, 4, "short", ["pp=2", "tp=2"], values)
@@ -77,6 +78,12 @@ def test_exports_have_the_losses_of_the_run(adapted, family):  # noqa: F811
     shapes = [{name: tensor["shape"] for name, tensor in file.header.items() if name != "__metadata__"} for file in (ours, peft)]
     assert shapes[0] == shapes[1]
     assert "the folder holds weights already" in export(adapted, 1, "runs/short", "--to", "tuned", "--adapter", expect=73).stderr
+    # A disk that changes what it stores.
+    file = "changed/adapter_model.safetensors.partial"
+    failed = mpirun(1, "export", "runs/short", "--to", "changed", "--adapter", cwd=adapted.path,
+                    exports={"LD_PRELOAD": shim, "SHIM_PATH": file, "SHIM_CALLS": "write", "SHIM_FLIP": 64})  # fmt: skip
+    assert failed.returncode == 74 and f"{file}: " in failed.stderr and "read back" in failed.stderr, failed.stderr
+    assert not list(adapted.path.glob("changed/adapter*"))
 
 
 @pytest.mark.parametrize("family", ["qwen3"], indirect=True)

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BINARY, TWO_RANKS, VLM, Workspace, settings
+from conftest import BINARY, ROOT, TWO_RANKS, VLM, Workspace, settings
 from launched import ranks_of
 from sample_file import Sample, SampleWriter
 from test_faults import wait_for_end
@@ -16,10 +16,10 @@ from test_run_directory import AUTO, EVERY, finished, run, tree  # noqa: F401 (f
 from test_storage import shim  # noqa: F401 (a fixture)
 
 
-def launch(workspace, ranks, *arguments, **faults):
+def launch(workspace, ranks, *arguments, program=(BINARY,), **faults):
     """`faults`: the variables of fault_shim.c."""
     shim = [word for key, value in faults.items() for word in ("-x", f"{'LD_PRELOAD' if key == 'shim' else 'SHIM_' + key.upper()}={value}")]
-    return subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", *shim, "-n", str(ranks), BINARY, *arguments],
+    return subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", *shim, "-n", str(ranks), *program, *arguments],
                             cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
 
 
@@ -72,6 +72,18 @@ def test_an_evaluation_ends_at_once_and_leaves_the_run_alone(workspace, run, shi
     code, line = signalled(job, signal.SIGHUP, rank=1)
     assert code == 128 + signal.SIGHUP and "rank 1 " in line and line.endswith("SIGHUP; the evaluation is not complete")
     assert tree(run) == before
+
+
+def test_a_simulation_ends_at_once_but_not_by_a_hangup_under_nohup(workspace, shim):  # noqa: F811
+    cluster = str(ROOT / "inputs/clusters/h100.toml")
+    job = launch(workspace, 1, "simulate", VLM, "--cluster", cluster, *settings(TWO_RANKS), program=("nohup", BINARY), **slow(shim, "glyphs-train.h5", 1000))
+    wait_for(job, lambda: len(ranks_of(job)) == 1)
+    time.sleep(1)
+    os.kill(ranks_of(job)[0], signal.SIGHUP)
+    time.sleep(1)
+    assert job.poll() is None
+    code, line = signalled(job, signal.SIGTERM, rank=0)
+    assert code == 128 + signal.SIGTERM and line.endswith("the simulation: stopped by SIGTERM; the command is not complete")
 
 
 def test_an_interrupt_within_a_long_step_says_what_is_kept(workspace, run, shim):  # noqa: F811

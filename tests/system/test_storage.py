@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import BINARY, TWO_RANKS, VLM, mpirun, settings
 from launched import ranks_of
-from test_faults import start, wait_for_end
+from test_faults import set_element, start, wait_for_end
 from test_run_directory import AUTO, EVERY, finished, run, tree  # noqa: F401 (fixtures)
 
 HERE = pathlib.Path(__file__).parent
@@ -85,6 +85,16 @@ def test_a_failure_in_the_background_ends_the_run_and_keeps_what_there_was(works
     assert workspace.exit_report("run")["code"] == 74 and workspace.exit_report("run")["step"] >= 10
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=11", *EVERY], options=AUTO)
     assert list(workspace.steps("run")["step"]) == list(range(1, 12))
+
+
+def test_a_checkpoint_in_the_background_is_completed_before_an_error_ends_the_run(workspace, run, shim):  # noqa: F811
+    """Step 9 makes weights so large, by their moments, that step 10 is not finite. By then the checkpoint after step 9 is not complete."""
+    for norm in ("q_norm", "k_norm"):
+        set_element(run / "checkpoints/step-000008", f"adam_m/layers.0.attention.{norm}.weight", ..., 1e30)
+    result = train(workspace, shim, ["train.steps=12", "checkpoint.every=1"], *AUTO, expect=79, path="step-000009",
+                   calls="sync", sleep_ms=300)
+    assert "step 10: " in result.stderr and "not finite" in result.stderr, result.stderr
+    assert "step-000009" in [path.name for path in (run / "checkpoints").iterdir()]
 
 
 def slow(shim, **more):

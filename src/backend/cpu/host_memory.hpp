@@ -23,10 +23,10 @@ public:
     }
     void release(void* pointer) noexcept final { std::free(pointer); }
     bool shares_memory() const final { return true; }
-    void upload(const void* source, const Tensor& target) final {
+    void upload(const void* source, const Tensor& target) override {
         if (!target.empty()) std::memcpy(target.data, source, target.bytes());
     }
-    void download(const Tensor& source, void* target) final {
+    void download(const Tensor& source, void* target) override {
         if (!source.empty()) std::memcpy(target, source.data, source.bytes());
     }
     std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor> tensors) final {

@@ -29,6 +29,24 @@ std::function<void(hid_t)> made_with(const char* name, hid_t type, hsize_t rows,
     };
 }
 
+TEST_F(SampleFileTest, RefusesATokenizerThatIsTooLarge) {
+    writer_.instead["tokenizer_json"] =
+        made_with("tokenizer_json", H5T_STD_U8LE, (hsize_t{64} << 20) + 1,
+                  [](hid_t list) { H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY); });
+    SampleArrays arrays = small_file();
+    arrays.tokenizer = "huggingface";
+    write(arrays);
+    const SampleFile file(path_);
+    Pulse pulse;
+    try {
+        file.tokenizer_json(pulse);
+        ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_data);
+        EXPECT_THAT(error.what(), HasSubstr("67108865 bytes; a tokenizer has at most 67108864"));
+    }
+}
+
 TEST_F(SampleFileTest, ReadsWhatWasWritten) {
     const SampleArrays arrays = small_file();
     write(arrays);

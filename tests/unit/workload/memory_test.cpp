@@ -64,6 +64,39 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(vision.scratch, up.footprint.scratch + up.footprint.sync_scratch);
 }
 
+TEST_F(Memory, RefusesMicroBatchesWithMoreRowsThan32BitsNumber) {
+    // Eight samples of 16 pictures, each of 2^24 patches of one pixel. The pixels are a hole in the file.
+    constexpr std::int64_t kSide = data::kLargestPicture, kPictures = 8 * 16;
+    data::SampleArrays arrays;
+    std::vector<std::int32_t> ids(16, 256);
+    ids.push_back('x');
+    for (int i = 0; i < 8; ++i) arrays.add(ids);
+    arrays.picture_shape.assign(2 * kPictures, kSide);
+    arrays.pixel_checksum.assign(kPictures, 0);
+    for (std::int64_t i = 1; i <= kPictures; ++i) arrays.pixel_offsets.push_back(i * kSide * kSide);
+    for (std::size_t i = 0; i <= 8; ++i) arrays.picture_offsets[i] = static_cast<std::int64_t>(16 * i);
+    writer_.instead["pixels"] = [](hid_t file) {
+        const hsize_t bytes = kPictures * kSide * kSide;
+        const hid_t space = H5Screate_simple(1, &bytes, nullptr), list = H5Pcreate(H5P_DATASET_CREATE);
+        H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
+        H5Pset_fill_time(list, H5D_FILL_TIME_NEVER);
+        H5Dclose(H5Dcreate2(file, "pixels", H5T_STD_U8LE, space, H5P_DEFAULT, list, H5P_DEFAULT));
+        H5Pclose(list);
+        H5Sclose(space);
+    };
+    write(arrays);
+    file_ = std::make_unique<data::SampleFile>(path_);
+    try {
+        plan({"model.glyph-vision.patch=1"});
+        ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_deck);
+        EXPECT_THAT(error.what(),
+                    testing::HasSubstr("section.vision.micro_batch: a micro-batch of 8 samples has up to "
+                                       "2164260864 rows, and at most 2147483647 can be numbered"));
+    }
+}
+
 TEST_F(Memory, CountsTheCopyThatIsSaved) {
     MemoryPlan memory = plan({"section.vision.mode=forward", "section.vision.weights=random"});
     const double before = total(memory, 2);
