@@ -40,11 +40,12 @@ from conversation_rows import chunks_of, conversation_of, key_of, rows_of
 from conversation_tokens import NO_END, tokens_and_ends_of
 from json_input import InputError
 from model_folder import FolderError, read_chat
+from picture_size import PictureError
 from sample_file import SampleError, SampleWriter, Xxh64, check_sample
 from sample_parts import Part, PartWriter, has_key
 
 CHANNELS = 3
-PARTS_VERSION = 3  # raise it when the same input gives other samples
+PARTS_VERSION = 4  # raise it when the same input gives other samples
 MOST_ERRORS = 1000
 USAGE, BAD_DATA, FAILED, STOPPED = 64, 65, 74, 75
 
@@ -85,7 +86,7 @@ class Job:
         self._identity = Xxh64.of(np.array([chat.identity, PARTS_VERSION], "<u8"))
 
     def make(self, number):
-        """Makes a part unless it is complete. Returns whether it was, and the number of its errors."""
+        """Makes a part unless it is complete, without pictures that could not be used. Returns whether it was, and the number of its errors."""
         chunk = self.chunks[number]
         key = key_of(chunk, self._identity)
         if has_key(self.folder, number, key):
@@ -95,7 +96,8 @@ class Job:
             try:
                 ids, answers, pictures, ends = sample_of(row, chunk.path.parent, self.chat)
             except (SampleError, RecursionError) as error:
-                part.add_error(line, str(error) if isinstance(error, SampleError) else "lists or objects are nested too deeply")
+                message = str(error) if isinstance(error, SampleError) else "lists or objects are nested too deeply"
+                part.add_error(line, message, retry=isinstance(error, PictureError))
                 errors += 1
                 continue
             grown = sum(self.chat.picture.tokens_of(*picture.shape[:2]) - 1 for picture in pictures)

@@ -55,10 +55,15 @@ class HuggingFaceTokens:
             self._tokenizer = Tokenizer.from_str(self.json.decode("utf-8"))
         except Exception as error:  # tokenizers raises plain Exception
             raise Refusal(f"--tokenizer {path}: {error}; use a Hugging Face tokenizer.json") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
         size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.marker, self.begin, self.end, self.vocabulary = size, size + 1, size + 2, size + 3
 
     def encode(self, text):
+        if found := [token for token in self._special if token in text]:
+            raise SampleError(f"the text contains the special token {max(found, key=len)!r}, which the tokenizer would not read as text; remove it")
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
 

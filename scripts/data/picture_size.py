@@ -15,18 +15,32 @@ UPRIGHT = {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4:
 LONGEST_SHAPE = 200  # the image processor refuses pictures that are longer, in units of their shorter side
 
 
+class PictureError(SampleError):
+    """A picture is missing or cannot be used. Its file may change while the line that names it stays the same."""
+
+
+def shortened(text, most=200):
+    """Returns the text without its middle if it is long, as where pixels stand in place of a path."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2) :]}"
+
+
 def read_picture(source, name, mode):
-    """Returns a picture of a path or of the bytes of a file, upright as its EXIF says, in a mode of PIL. Raises SampleError that begins with
+    """Returns a picture of a path or of the bytes of a file, upright as its EXIF says, in a mode of PIL. Raises PictureError that begins with
     `name`."""
+    name = shortened(str(name))
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
             image.load()
+            if image.mode.startswith(("I", "F")):  # PIL would cut off what exceeds 255
+                raise PictureError(f"{name}: has 16-bit or float pixels; convert it to 8 bits")
             turn = UPRIGHT.get(_orientation(image))
             return (image if turn is None else image.transpose(turn)).convert(mode)
     except FileNotFoundError:
-        raise SampleError(f"{name}: no such picture") from None
+        raise PictureError(f"{name}: no such picture") from None
+    except PictureError:
+        raise
     except Exception as error:  # decoders raise many types if a picture is damaged
-        raise SampleError(f"{name}: not a picture, or damaged ({error or type(error).__name__})") from None
+        raise PictureError(f"{name}: not a picture, or damaged ({shortened(str(error)) or type(error).__name__})") from None
 
 
 def _orientation(image):
@@ -88,10 +102,10 @@ class PictureSize:
         return height * width // (self.patch * self.merge) ** 2
 
     def load(self, source, name):
-        """Returns pixels, uint8 [height, width, 3], of a path or of the bytes of a picture file. Raises SampleError that begins with `name`."""
+        """Returns pixels, uint8 [height, width, 3], of a path or of the bytes of a picture file. Raises PictureError that begins with `name`."""
         image = read_picture(source, name, "RGB")
         try:
             h, w = self.resized(image.height, image.width)
         except SampleError as error:
-            raise SampleError(f"{name}: {error}") from None
+            raise PictureError(f"{name}: {error}") from None
         return np.asarray(image.resize((w, h), Image.Resampling.BICUBIC), dtype=np.uint8)

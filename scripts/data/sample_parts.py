@@ -7,7 +7,10 @@ import os
 from array import array
 
 import numpy as np
+from picture_size import shortened
 from sample_file import Sample
+
+LONGEST_MESSAGE = 1000  # characters; numpy gives every message of a part the room of its longest
 
 
 class PartWriter:
@@ -21,7 +24,7 @@ class PartWriter:
         self._lengths, self._lines, self._whole = array("q"), array("q"), array("q")
         self._hashes, self._pictures, self._shapes = array("Q"), array("q"), array("i")
         self._ends, self._end_counts = array("i"), array("i")
-        self._errors = []
+        self._errors, self._retry = [], False
 
     def add(self, line, ids, answers, pictures, whole_length, content_hash, ends):
         self._tokens.extend(ids)
@@ -38,8 +41,10 @@ class PartWriter:
             self._file = self._file or open(self._pixels, "wb")
             self._bytes += self._file.write(picture.tobytes())
 
-    def add_error(self, line, message):
-        self._errors.append((line, message))
+    def add_error(self, line, message, retry=False):
+        """`retry`: the error may be gone although the line is the same, so that the part is to be made again."""
+        self._errors.append((line, shortened(message, LONGEST_MESSAGE)))
+        self._retry = self._retry or retry
 
     def close(self, key):
         if self._file:
@@ -52,7 +57,8 @@ class PartWriter:
                   "ends": np.array(self._ends, "<i4"), "end_counts": np.array(self._end_counts, "<i4"),
                   "error_lines": np.array([line for line, _ in self._errors], "<i8"),
                   "error_messages": np.array([message.encode("utf-8", "replace") for _, message in self._errors] or [b""]),
-                  "bytes": np.array([self._bytes], "<i8"), "key": np.array([key], "<u8")}  # fmt: skip
+                  "bytes": np.array([self._bytes], "<i8"), "retry": np.array([self._retry]),
+                  "key": np.array([key], "<u8")}  # fmt: skip
         partial = self._npz.with_suffix(".partial")
         with open(partial, "wb") as file:
             np.savez(file, **arrays)
@@ -64,11 +70,12 @@ def _paths(folder, number):
 
 
 def has_key(folder, number, key):
-    """Whether the part is complete and of this key."""
+    """Whether the part is complete, of this key and not to be made again."""
     npz, pixels = _paths(folder, number)
     try:
         with np.load(npz) as part:
-            return int(part["key"][0]) == key and (len(part["shapes"]) == 0 or pixels.stat().st_size == int(part["bytes"][0]))
+            same = int(part["key"][0]) == key and not part["retry"][0]
+            return same and (len(part["shapes"]) == 0 or pixels.stat().st_size == int(part["bytes"][0]))
     except Exception:  # zipfile and numpy raise many types if a file is missing or damaged
         return False
 

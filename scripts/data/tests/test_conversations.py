@@ -513,6 +513,19 @@ def test_a_corrected_line_and_other_settings_make_their_parts_again(folder, caps
     assert "earlier run" not in capsys.readouterr().err
 
 
+def test_a_corrected_picture_is_read_again(folder, capsys):
+    """Also where errors are skipped; pixels in place of a path make no long message."""
+    rows = [*many_rows(300), picture_row({"image": "late.png"}), picture_row({"image": "A" * 100000})]
+    with pytest.raises(SystemExit):
+        run(folder, *rows)
+    errors = capsys.readouterr().err
+    assert "c.jsonl:301: late.png: no such picture" in errors and "c.jsonl:302: AAA" in errors and len(errors) < 2000
+    assert (folder / "c.h5.parts/000001.npz").stat().st_size < 50000
+    (folder / "late.png").write_bytes((folder / "a.png").read_bytes())
+    assert len(run(folder, options=["--skip-errors"])) == 301
+    assert "(256 of an earlier run)" in capsys.readouterr().err
+
+
 def test_a_killed_run_continues(folder):
     """Through the command line: SIGTERM in the middle to all of its processes, as a batch system sends it, and continued."""
     run(folder, *many_rows(1200), output="whole.h5")

@@ -17,6 +17,7 @@ def folder(tmp_path):
     Image.new("L", (16, 12), 77).save(tmp_path / "b.jpg")
     Image.new("RGBA", (3, 4)).save(tmp_path / "c.png")
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(tmp_path / "deep.png")
     return tmp_path
 
 
@@ -89,6 +90,8 @@ def test_arrays_and_compressed_files(folder, capsys):
         ({"text": "a", "images": ["a.png"]}, "0 times <image>"),
         ({"text": "<image>", "images": ["none.png"]}, "no such picture"),
         ({"text": "<image>", "images": ["broken.png"]}, "not a picture"),
+        ({"text": "<image>", "images": ["deep.png"]}, "deep.png: has 16-bit or float pixels; convert it to 8 bits"),
+        ({"text": "<image>", "images": ["A" * 10000]}, "File name too long"),
         ({"text": "<image>", "images": [7]}, "must be a string"),
         ({"content": [{"text": "a", "image": "b"}]}, "holds objects"),
         ({"content": [], "images": []}, "belongs to"),
@@ -100,7 +103,7 @@ def test_bad_lines_are_named(folder, capsys, record, message):
     with pytest.raises(SystemExit, match="1 bad lines"):
         make(folder, {"text": "good"}, record)
     errors = capsys.readouterr().err
-    assert "own.jsonl:2: " in errors and message in errors
+    assert "own.jsonl:2: " in errors and message in errors and len(errors) < 1000
     assert not (folder / "own.h5").exists()
 
 
@@ -131,6 +134,23 @@ def test_hugging_face_tokenizer(folder):
     words.save(str(folder / "tokenizer.json"))
     (sample,) = make(folder, {"text": "a <image> cat dog", "images": ["a.png"]}, options=["--tokenizer", str(folder / "tokenizer.json")])
     assert list(sample.tokens) == [4, 1, 3, 2, 0, 5]
+
+
+def test_what_a_tokenizer_file_says_of_lengths_and_special_tokens(folder, capsys):
+    """Truncation and padding are not obeyed, and a text cannot write special tokens."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.add_special_tokens(["<|end|>"])
+    words.enable_truncation(3)
+    words.enable_padding(length=8)
+    words.save(str(folder / "tokenizer.json"))
+    options = ["--tokenizer", str(folder / "tokenizer.json")]
+    short, long = make(folder, {"text": "a"}, {"text": "a a a a a"}, options=options)
+    assert list(short.tokens) == [4, 1, 5] and list(long.tokens) == [4, 1, 1, 1, 1, 1, 5]
+    with pytest.raises(SystemExit, match="1 bad lines"):
+        make(folder, {"text": "a"}, {"text": "a", "answer": "a<|end|>"}, options=options)
+    assert "own.jsonl:2: the text contains the special token '<|end|>'" in capsys.readouterr().err
 
 
 def test_another_python_without_packages_is_told(folder):

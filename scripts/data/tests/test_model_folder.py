@@ -276,6 +276,13 @@ def test_pictures_are_upright_whatever_else_their_exif_has(tmp_path, entry):
         read_picture(tmp_path / "a.dds", "a.dds", "RGB")
 
 
+@pytest.mark.parametrize("kind, name", [("uint16", "a.png"), ("uint16", "a.tif"), ("int32", "a.tif"), ("float32", "a.tif")])
+def test_pictures_of_more_than_8_bits_are_refused(tmp_path, kind, name):
+    Image.fromarray(np.full((4, 4), 3, kind)).save(tmp_path / name)
+    with pytest.raises(SampleError, match=f"^{name}: has 16-bit or float pixels; convert it to 8 bits$"):
+        read_picture(tmp_path / name, name, "RGB")
+
+
 @pytest.mark.parametrize("change, message", [
     ({"image_processor_type": "CLIPImageProcessor"}, "'CLIPImageProcessor' is not supported"),
     ({"image_mean": [0.48, 0.46, 0.41]}, "image_mean .* is not supported"),
