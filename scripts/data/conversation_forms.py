@@ -5,10 +5,11 @@ from itertools import product
 
 from sample_file import SampleError
 
+ROLES = ("system", "user", "assistant", "tool")
 # Roles of other formats (ShareGPT, OpenAI), unless the chat template has a role of that name.
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "observation": "tool", "developer": "system"}
 SWITCHES = ("train", "trainable", "training", "loss")  # whether a message is learned
-FINER = ("train_detail", "training_detail", "weights", "loss_weight", "loss_scale", "mask", "loss_mask")  # which parts of it, or how much
+FINER = ("train_detail", "training_detail", "weights", "loss_weight", "loss_scale", "mask", "masked", "loss_mask")  # which parts of it, or how much
 WEIGHING = ("weight", *SWITCHES, *FINER)
 REASONING = ("reasoning_content", "thinking", "reasoning")  # the names that transformers knows
 
@@ -35,11 +36,14 @@ def understood(messages, quoted):
 
 
 def _role(role, place, quoted):
-    if role in quoted:
-        return role
+    small = role.lower()
+    if found := next((name for name in (small, role) if name in quoted), None):
+        return found
     if role == "function_call":
         raise SampleError(f'{place} has the role "function_call"; write a message of the assistant with "tool_calls"')
-    return OTHER_ROLES.get(role, role)
+    if (known := OTHER_ROLES.get(small, small)) not in ROLES:  # a template may print any, and the model would learn from a turn of nobody
+        raise SampleError(f"{place} has the role {role!r}, which the chat template does not know; allowed are {', '.join(ROLES)}")
+    return known
 
 
 def _is_learned(message, place):
@@ -65,7 +69,8 @@ def refuse_weights(value, place, keys=WEIGHING):
     """Raises SampleError if an object has keys that would weigh parts of a message."""
     for key in keys:
         if value.get(key) is not None:
-            raise SampleError(f'{place}.{key} would be ignored: a message is learned as a whole, or with "weight": 0 not at all')
+            name = f"{place}.{key}" if place else key
+            raise SampleError(f'{name} would be ignored: a message is learned as a whole, or with "weight": 0 in it not at all')
 
 
 def function_of(call):
@@ -76,6 +81,7 @@ def function_of(call):
 def _calls(calls, place):
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise SampleError(f'{place} must be a list of {{"function": {{"name": ..., "arguments": ...}}}}')
+    calls = with_functions(calls, _with_arguments)
     for n, call in enumerate(calls):
         function = function_of(call)
         refuse_weights({**function, **call}, f"{place}[{n}]")
@@ -86,9 +92,15 @@ def _calls(calls, place):
     return calls
 
 
+def _with_arguments(function):
+    """A call without arguments, or with null or an empty text as such, has an empty object of them."""
+    value = function.get("arguments")
+    return {**function, "arguments": {}} if value is None or isinstance(value, str) and not value.strip() else function
+
+
 def _object_of(text, place):
     try:
-        value = json.loads(text) if text.strip() else {}
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SampleError(f'{place}: "arguments" is a string, but not JSON: {error}') from None
     if not isinstance(value, dict):

@@ -4,14 +4,19 @@ import json
 
 import json_input
 import numpy as np
-from conversation_forms import refuse_weights
+from conversation_forms import WEIGHING, refuse_weights
 from json_input import CHUNK_ROWS, Chunk
 from model_folder import FolderError
 from sample_file import SampleError, Xxh64
 
 DEEPEST = 100  # levels of lists and objects; templates and json.dumps recurse
 OTHER_MEDIA = ("video", "videos", "audio", "audios")
-COLUMNS = ("messages", "conversations", "system", "image", "images", "tools", *OTHER_MEDIA)
+OTHER_PICTURES = ("image_path", "image_paths", "image_url", "image_urls", "image_file", "img", "pictures")  # names that others give them
+SOURCES = ("image", "path", "url", "base64", *OTHER_PICTURES)  # of a part: the picture is the first of them
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
+LONGEST_PATH, LONGEST_NAME = 4096, 255  # of Linux
+COLUMNS = ("messages", "conversations", "system", "system_prompt", "image", "images", "tools", "functions", "label", "file_name",
+           *OTHER_PICTURES, *OTHER_MEDIA, *WEIGHING)  # fmt: skip
 MARK = "<image>"  # where a picture of "images" stands in a text, in LLaVA's form and in ShareGPT's
 
 
@@ -109,20 +114,31 @@ def conversation_of(row):
     row = {name: row[name] for name in row if row[name] is not None}
     _refuse_deep([row.get(name) for name in COLUMNS])
     name = "messages" if "messages" in row else "conversations"  # ShareGPT
+    if isinstance(row.get(name), str):
+        raise SampleError(f'"{name}" is a string, not a list of {{"role": ..., "content": ...}}; write the list itself, not its JSON text')
     if not isinstance(row.get(name), list) or not row[name]:
         raise SampleError(f'needs "messages", a list of {{"role": ..., "content": ...}}; it has {", ".join(map(repr, row)) or "nothing"}')
     _refuse_media(row, "", OTHER_MEDIA)
+    refuse_weights({key: value for key, value in row.items() if value != 1}, "")
+    if isinstance(row.get("label"), bool):
+        raise SampleError('"label" true or false is preference data (KTO), and answers are learned here whatever it is; leave out the lines with '
+                          "false, and the key in others")  # fmt: skip
+    if row.get("functions"):
+        raise SampleError('"functions" would be ignored; write "tools", a list of {"type": "function", "function": {"name": ...}}')
     listed = _listed(row)
     unused, pictures = list(listed), []
     messages = [_message(message, f"{name}[{i}]", unused, pictures) for i, message in enumerate(row[name])]
-    if row.get("system") and messages[0] != {"role": "system", "content": row["system"]}:
-        raise SampleError('"system" would be ignored; make it the first of the messages')
+    for key in ("system", "system_prompt"):
+        if row.get(key) and messages[0] != {"role": "system", "content": row[key]}:
+            raise SampleError(f'"{key}" would be ignored; make it the first of the messages')
     marks = sum(message["content"].count(MARK) for message in messages if isinstance(message.get("content"), str))
     if not pictures and marks == len(listed):
         messages = [_with_places(message, f"{name}[{i}]", unused, pictures) for i, message in enumerate(messages)]
     if unused:
         raise SampleError(f'{len(listed)} "images", and {len(listed) - len(unused)} {{"type": "image"}} without a path in the messages; or each '
                           f"has its {MARK} in their texts, which have {marks}")  # fmt: skip
+    if not pictures:  # beside pictures, such keys tell where they come from
+        _refuse_media(row, "", [*OTHER_PICTURES, *["file_name"] * str(row.get("file_name", "")).lower().endswith(SUFFIXES)])
     return messages, pictures, _tools(row.get("tools"))
 
 
@@ -171,7 +187,7 @@ def _message(message, place, unused, pictures):
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise SampleError(f'{place} must be {{"role": "system", "user", "assistant" or "tool", "content": ...}}')
     message = {key: value for key, value in message.items() if value is not None}  # as transformers
-    _refuse_media(message, f"{place}.", ("image", "images", *OTHER_MEDIA))
+    _refuse_media(message, f"{place}.", ("image", "images", *OTHER_PICTURES, *OTHER_MEDIA))
     content = message.get("content")
     if isinstance(content, str) or content is None and message.get("tool_calls"):
         return message
@@ -196,19 +212,22 @@ def _part(part, place, unused, pictures):
     if kind not in ("text", "image") or kind == "text" and not isinstance(part.get("text"), str):
         raise SampleError(f"{place} is of type {kind!r}; allowed are text and image")
     refuse_weights(part, place)
-    _refuse_media(part, f"{place}.", [key for key in ("text", "image", "images", *OTHER_MEDIA) if key != kind])
+    _refuse_media(part, f"{place}.", ("images", *(("text",) if kind == "image" else ("image", *OTHER_PICTURES)), *OTHER_MEDIA))
     if kind == "text":
         return {"type": "text", "text": part["text"]}
-    source = part.get("image")
+    source = next((part[key] for key in SOURCES if key in part), None)
     if source is None:
         if not unused:
             raise SampleError(f'{place} names no picture, and "images" has no more')
         source = unused.pop(0)
     if isinstance(source, dict):  # an Image of the package datasets
-        source = source.get("bytes") or source.get("path")
+        source = source.get("bytes") or source.get("path") or source.get("url")
     if not isinstance(source, (str, bytes)) or not source:
         raise SampleError(f"{place}: a picture must be a path, or bytes in Parquet")
-    if isinstance(source, str) and source.startswith(("http:", "https:", "data:")):
-        raise SampleError(f"{place}: {source[:40]!r} must be a path; download pictures first")
+    if isinstance(source, str) and source[:6].lower().startswith(("http:", "https:", "data:", "file:")):
+        hint = "leave out file://" if source[:5].lower() == "file:" else "download pictures first"
+        raise SampleError(f"{place}: {source[:40]!r} must be a path; {hint}")
+    if isinstance(source, str) and (len(source) > LONGEST_PATH or len(source) > LONGEST_NAME and "." not in source):
+        raise SampleError(f"{place}: a picture must be a path of a file; this looks like base64, {source[:40]!r}...; write it into a file first")
     pictures.append(source)
     return {"type": "image"}

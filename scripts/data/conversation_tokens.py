@@ -20,6 +20,8 @@ WINDOW = 4096  # characters in which the last special token of a text is looked 
 NO_END = -1
 THOUGHT = re.compile(r"(?<=\S)(?<!<think>)\s*</think>")  # the end of reasoning in a content
 SIGN = re.compile(r"zq7w(\d{1,6})w7qz", re.IGNORECASE)  # signs are ASCII letters and digits, which templates do not escape
+BESIDE = 'write "tools" beside the messages'
+HIDDEN = {"tools": BESIDE, "functions": BESIDE, "function_calls": 'write "tool_calls"', "tool_calls": "leave them out"}  # members, and what to do
 TOOLS, REASONING_OF_LAST, ARGUMENTS = -1, -2, -3  # the message numbers of the signs in these
 
 
@@ -71,7 +73,8 @@ def tokens_and_ends_of(messages, tools, chat):
     """Also returns, for each answer that is learned, the special token that ends it, or NO_END."""
     messages, learned = understood(messages, chat.quoted)
     if not any(learned):
-        raise SampleError("no message of the assistant that is to be learned: nothing to learn")
+        roles = ", ".join(dict.fromkeys(message["role"] for message in messages))
+        raise SampleError(f"no message of the assistant that is to be learned: nothing to learn; the roles are {roles}")
     refuse_special_tokens(tools, "tools", chat.special)
     messages, text, places = _shown(messages, tools, chat)
     if chat.template.marks_answers:
@@ -112,6 +115,7 @@ def _places(messages, tools, text, chat):
     missing, misshown, without_signs, places = _render_signed(messages, tools, chat)
     if TOOLS in missing:
         raise SampleError('"tools": the chat template does not show them; leave them out, or use one that does (--chat-template)')
+    _refuse_hidden(messages, tools, text, missing, chat)
     if owners := [owner for owner in missing if owner >= 0]:
         raise SampleError(f"messages[{min(owners)}]: the chat template does not show {_what(messages[min(owners)])}")
     if REASONING_OF_LAST in missing:
@@ -121,6 +125,21 @@ def _places(messages, tools, text, chat):
         how = "in quotes" if isinstance(value, str) else "as Python does"
         raise SampleError(f"messages[{i}].tool_calls: the chat template writes arguments {how}, {str(value)[:80]}, and not as JSON")
     return places if without_signs == text else None
+
+
+def _refuse_hidden(messages, tools, text, missing, chat):
+    """Raises SampleError for a member of a message without which the text is the same."""
+    for i, message in enumerate(messages):
+        for key in HIDDEN:
+            if not message.get(key) or key == "tool_calls" and i not in missing:
+                continue
+            less = {name: value for name, value in message.items() if name != key}
+            try:
+                same = _render(chat, [*messages[:i], less, *messages[i + 1 :]], tools) == text
+            except SampleError:  # the template needs it
+                continue
+            if same:
+                raise SampleError(f"messages[{i}]: the chat template does not show {key}; {HIDDEN[key]}, or use one that does (--chat-template)")
 
 
 def _last_answer(messages):

@@ -20,6 +20,7 @@ An interrupted run continues when the same command is given again. Until the end
 import argparse
 import datetime
 import fcntl
+import functools
 import glob
 import json
 import multiprocessing
@@ -36,7 +37,7 @@ from pathlib import Path
 
 import apt_packages  # noqa: F401
 import numpy as np
-from conversation_rows import chunks_of, conversation_of, key_of, rows_of
+from conversation_rows import MARK, chunks_of, conversation_of, key_of, rows_of
 from conversation_tokens import NO_END, tokens_and_ends_of
 from json_input import InputError
 from model_folder import FolderError, read_chat
@@ -198,7 +199,9 @@ def select(job, count, options):
     hashes = np.concatenate([part.hashes[kept == 1] for part, kept in zip(parts, chosen)] or [np.zeros(0, "<u8")])
     dropped = {"too long": long, "bad": sum(len(part.errors) for part in parts)}
     if len(hashes) == 0:
-        raise Refused(f"no conversations are left ({long} are too long); {options.output} was not written")
+        bad = [f"{chunk.name_of(line)}: {message}" for part, chunk in zip(parts, job.chunks) for line, message in part.errors]
+        print("\n".join(bad[:20]), end="\n" * bool(bad), file=sys.stderr)
+        raise Refused(f"no conversations are left: {len(bad)} bad lines, and {long} conversations are too long; {options.output} was not written")
     if options.validation_output:
         # Equal conversations have equal hashes: none is in both files.
         threshold = np.sort(hashes)[max(1, round(options.validation_share * len(hashes))) - 1]
@@ -212,14 +215,19 @@ def select(job, count, options):
 class Lengths:
     """Counts what a file gets, for the report."""
 
-    def __init__(self):
-        self._tokens, self._pictures, self._learned, self._ends = [], [], 0, Counter()
+    def __init__(self, chat):
+        self._tokens, self._pictures, self._learned, self._ends, self._marks = [], [], 0, Counter(), 0
+        self._decode, special = chat.decode, frozenset(chat.special.values())
+        self._may_begin_mark = functools.cache(lambda token: token not in special and MARK[0] in chat.decode([token]))
 
     def add(self, whole_length, sample, ends):
         self._tokens.append(int(whole_length))
         self._pictures.append(len(sample.pictures))
         self._learned += int(np.sum(sample.flags))
         self._ends.update(ends.tolist())
+        if not sample.pictures:
+            tokens = np.asarray(sample.tokens).tolist()
+            self._marks += any(map(self._may_begin_mark, set(tokens))) and MARK in self._decode(tokens)
 
     def report(self, path, chat):
         total = sum(self._tokens)
@@ -229,6 +237,8 @@ class Lengths:
             if any(values):
                 low, middle, high, most = (int(np.quantile(values, q, method="inverted_cdf")) for q in (0, 0.5, 0.9, 1))
                 lines.append(f"  {name:8} of a conversation: min {low}, median {middle}, 90% at most {high}, max {most}")
+        if self._marks:
+            lines.append(f"  warning: {self._marks} texts contain {MARK} but bring no picture; is it missing, or under another name?")
         return "\n".join([*lines, *self._unknown_ends(chat)])
 
     def _unknown_ends(self, chat):
@@ -259,7 +269,7 @@ def write(job, parts, chosen, options):
     used = [which for which in (1, 2) if any((kept == which).any() for kept in chosen)]
     files = {which: SampleWriter(paths[which], vocabulary=chat.vocabulary, marker=chat.marker, channels=CHANNELS, tokenizer="huggingface",
                                  tokenizer_json=chat.tokenizer_json) for which in used}  # fmt: skip
-    lengths = {which: Lengths() for which in used}
+    lengths = {which: Lengths(chat) for which in used}
     progress, left = Progress("written", sum(len(part.lines) for part in parts)), options.show
     for part, kept in zip(parts, chosen):
         for i, sample in enumerate(part.samples(CHANNELS)):

@@ -75,7 +75,8 @@ def rows_of(chunk):
             try:
                 yield number, json.loads(row.decode("utf-8"))
             except (ValueError, RecursionError) as error:
-                yield number, SampleError(f"not JSON in UTF-8: {error}")
+                hint = "" if chunk.is_array else "; needs one object per line, or a JSON array"
+                yield number, SampleError(f"not JSON in UTF-8: {error}{hint}")
 
 
 def _text_of(path, copy):

@@ -205,12 +205,18 @@ def test_messages_that_the_template_does_not_show_are_refused_and_plain_roles_ma
     other = [{"role": role, "content": role} for role in ("developer", "human", "gpt")]
     assert learned(other, known_roles)[1] == chatml([{"role": m, "content": n["role"]} for m, n in zip(("system", "user", "assistant"), other)])
     assert learned([*other, *turns("a", "b")], quoted={"developer", "gpt"})[0] == ["b<|im_end|>"]  # roles of the template's own
-    for role in ("narrator", "User"):
-        with pytest.raises(SampleError, match=rf"messages\[2\]: the chat template does not show its text; its role is '{role}'"):
-            learned([*turns("a", "b"), {"role": role, "content": "b"}], known_roles)
+    assert learned([{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}], quoted={"assistant", "Assistant"})[0] == ["b<|im_end|>"]
+    for role in ("narrator", "bot", "chatgpt", "model", "function", "tool_call"):
+        with pytest.raises(SampleError, match=rf"messages\[2\] has the role '{role}', .*; allowed are system, user, assistant, tool"):
+            learned([*turns("a", "b"), {"role": role, "content": "b"}])
+    with pytest.raises(SampleError, match=r"messages\[2\]: the chat template does not show its text; its role is 'tool'"):
+        learned([*turns("a", "b"), {"role": "tool", "content": "b"}], known_roles)
     calls = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}], "content": "b"}
-    with pytest.raises(SampleError, match=r"messages\[1\]: the chat template does not show all of its text and calls"):
+    with pytest.raises(SampleError, match=r"messages\[1\]: the chat template does not show tool_calls; leave them out"):
         learned([*turns("a"), calls])
+    for key in ("tools", "functions", "function_calls"):
+        with pytest.raises(SampleError, match=rf"messages\[1\]: the chat template does not show {key}; write"):
+            learned([*turns("a"), {**turns("b", first="assistant")[0], key: "look()"}])
     with pytest.raises(SampleError, match='"tools": the chat template does not show them'):
         tokens_of(turns("a", "b"), [{"name": "look"}], chat_of())
 
@@ -238,7 +244,7 @@ def merging(messages, tools=None, prompt=False):
     (turns("a", "b", "c"), counted, "ends it with no special token"),
     (turns("a", "b", "c"), merging, r"messages\[1\]: its last characters merge"),
     (turns("a", "b", first="assistant"), chatml, "must come first"),
-    (turns("a"), chatml, "nothing to learn"),
+    (turns("a"), chatml, "nothing to learn; the roles are user"),
     (turns("a", "b<|im_end|>"), chatml, r"messages\[1\].content contains the special token '<|im_end|>'"),
     ([{"role": "user", "content": [{"type": "text", "text": "<|image_pad|>"}]}, *turns("a", "b")], chatml, r"messages\[0\].content\[0\].text contains"),
 ])  # fmt: skip
@@ -295,7 +301,7 @@ def test_pictures_are_scaled_and_stand_in_order(folder, capsys):
     assert not (folder / "c.h5.parts").exists()
 
 
-def test_pictures_stand_where_texts_mark_them(folder):
+def test_pictures_stand_where_texts_mark_them(folder, capsys):
     """LLaVA's form, and that of others with a list; without pictures it is a text like others, such as an element of SVG."""
     both = {**llava(None, "<image>\nor<image>?"), "images": ["a.png", "b.png"]}
     svg = {**llava("", "a <image>?"), "tools": " "}
@@ -303,6 +309,10 @@ def test_pictures_stand_where_texts_mark_them(folder):
     asked = [decode(sample.tokens).split("<|im_end|>")[0].removeprefix("<|im_start|>user\n") for sample in samples]
     assert asked == [f"{PICTURE}\nWhat?", *[f"{PICTURE}\nor{PICTURE}?"] * 2, "a <image>?"]
     assert [[picture.shape[0] for picture in sample.pictures] for sample in samples] == [[32], [32, 8], [32, 8], []]
+    assert "1 texts contain <image> but bring no picture" in capsys.readouterr().out
+    samples = run(folder, *(picture_row({key: "a.png"}, images=[], image_url="https://example.org") for key in ("path", "url", "image_path")),
+                  {**answer(weight=1), "weight": 1, "file_name": "a.txt", "label": "good"})  # fmt: skip
+    assert [len(sample.pictures) for sample in samples] == [1, 1, 1, 0] and "warning" not in capsys.readouterr().out
 
 
 def test_what_nothing_predicts_is_not_learned(folder):
@@ -328,7 +338,7 @@ def answer(**more):
 
 
 @pytest.mark.parametrize("row, message", [
-    ("{", "not JSON"),
+    ("{", "needs one object per line, or a JSON array"),
     (answer(weight=0), "nothing to learn"),
     (answer(weight=0.5), "messages[1].weight is 0.5; allowed are 0 and 1"),
     (answer(train="no"), "messages[1].train is 'no'; allowed are true and false"),
@@ -339,6 +349,15 @@ def answer(**more):
     (answer(tool_calls=[{"function": {"name": "f", "arguments": "[1]"}}]), 'messages[1].tool_calls[0]: "arguments" is a string, but not'),
     (answer(function_call={"name": "f"}), 'templates take "tool_calls"'),
     ({**answer(), "system": "s"}, '"system" would be ignored'),
+    ({**answer(), "system_prompt": "s"}, '"system_prompt" would be ignored'),
+    ({**answer(), "functions": [{"name": "f"}]}, '"functions" would be ignored; write "tools"'),
+    ({**answer(), "label": False}, "preference data (KTO)"),
+    ({**answer(), "weight": 0}, "c.jsonl:2: weight would be ignored"),
+    ({**answer(), "train": False}, "c.jsonl:2: train would be ignored"),
+    (answer(masked=True), "messages[1].masked would be ignored"),
+    ({"messages": "[]"}, '"messages" is a string, not a list'),
+    *(({**answer(), key: "a.png"}, f"c.jsonl:2: {key} would be ignored") for key in ("image_path", "image_url", "img", "pictures", "file_name")),
+    (answer(image_url="a.png"), "messages[1].image_url would be ignored"),
     ({**answer(), "tools": [1]}, '"tools" must be a list of objects'),
     ("[1]", "not a JSON object"),
     ({"conversations": []}, "needs \"messages\", a list of {\"role\": ..., \"content\": ...}; it has 'conversations'"),
@@ -363,6 +382,9 @@ def answer(**more):
     (picture_row({"image": "none.png"}), "none.png: no such picture"),
     (picture_row({"image": "broken.png"}), "broken.png: not a picture"),
     (picture_row({"image": "https://example.org/a.png"}), "download pictures first"),
+    (picture_row({"url": "https://example.org/a.png"}, images=["b.png"]), "download pictures first"),
+    (picture_row({"image": "file:///a.png"}), "leave out file://"),
+    *((picture_row({"image": "iVBOR" * n}), f"this looks like base64, '{'iVBOR' * 8}'...") for n in (60, 90000)),
     ({"messages": turns("a", "\nb")}, "messages[1]: its first characters merge"),
     ({"messages": turns("a\ud800", "b")}, r"messages[0].content contains '\ud800', which is half of a character"),
     pytest.param('{"messages": [{"role": "user", "content": "a", "extra": ' + "[" * 700 + "]" * 700 + "}]}", "nested too deeply", id="deep"),
@@ -443,7 +465,10 @@ def test_long_conversations_are_dropped_or_refused(folder, capsys):
     assert re.search(r"c.jsonl:2: \d+ tokens; --max-tokens allows 60\n", capsys.readouterr().err)
     with pytest.raises(SystemExit):
         run(folder, options=["--max-tokens", "2"])
-    assert "no conversations are left" in capsys.readouterr().err
+    assert "no conversations are left: 0 bad lines, and 3 conversations are too long" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(folder, "{", answer(weight=0), options=["--skip-errors"])
+    assert re.search("c.jsonl:1: not JSON.*c.jsonl:2: .*no conversations are left: 2 bad lines, and 0", capsys.readouterr().err, re.DOTALL)
 
 
 def test_equal_conversations_are_held_out_together(folder):
@@ -519,7 +544,7 @@ def test_a_corrected_picture_is_read_again(folder, capsys):
     with pytest.raises(SystemExit):
         run(folder, *rows)
     errors = capsys.readouterr().err
-    assert "c.jsonl:301: late.png: no such picture" in errors and "c.jsonl:302: AAA" in errors and len(errors) < 2000
+    assert "c.jsonl:301: late.png: no such picture" in errors and "c.jsonl:302: " in errors and len(errors) < 2000
     assert (folder / "c.h5.parts/000001.npz").stat().st_size < 50000
     (folder / "late.png").write_bytes((folder / "a.png").read_bytes())
     assert len(run(folder, options=["--skip-errors"])) == 301
