@@ -3,8 +3,10 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -13,7 +15,7 @@ namespace maestro::log {
 namespace {
 struct State {
     bool prints = true;
-    std::shared_ptr<spdlog::logger> file;
+    std::atomic<std::shared_ptr<spdlog::logger>> file;  ///< any thread may write
 };
 State& state() {
     static State instance;
@@ -28,13 +30,18 @@ void start(bool prints) {
 void open_file(const std::filesystem::path& path) {
     try {
         auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
-        state().file = std::make_shared<spdlog::logger>("file", sink);
-        state().file->set_pattern("%Y-%m-%d %H:%M:%S  %v");
-        state().file->flush_on(spdlog::level::info);
+        auto file = std::make_shared<spdlog::logger>("file", sink);
+        file->set_pattern("%Y-%m-%d %H:%M:%S  %v");
+        file->flush_on(spdlog::level::info);
+        state().file = std::move(file);
     } catch (const spdlog::spdlog_ex& e) {
         throw Error(ExitCode::cannot_create,
                     fmt::format("{}: cannot open the log: {}", path.string(), e.what()));
     }
+}
+
+void write_file(std::string_view text) {
+    if (const auto file = state().file.load()) file->info("{}", text);
 }
 
 void write(std::string_view line) {
@@ -42,23 +49,19 @@ void write(std::string_view line) {
     std::fwrite(line.data(), 1, line.size(), stdout);
     std::fputc('\n', stdout);
     std::fflush(stdout);
-    if (state().file) state().file->info("{}", line);
+    write_file(line);
 }
 
 void write_error(std::string_view line) {
     std::fwrite(line.data(), 1, line.size(), stderr);
     std::fputc('\n', stderr);
     std::fflush(stderr);
-    if (state().file) state().file->info("{}", line);
-}
-
-void write_file(std::string_view text) {
-    if (state().file) state().file->info("{}", text);
+    write_file(line);
 }
 
 void flush() {
     std::fflush(stdout);
-    if (state().file) state().file->flush();
+    if (const auto file = state().file.load()) file->flush();
 }
 
 }  // namespace maestro::log

@@ -53,9 +53,9 @@ private:
     std::thread thread_;
 };
 
-/// Whether another rank has called abort_world(), as far as its message has arrived. Launchers then end all
-/// ranks with a signal that cannot be told from one of the user. From any thread.
-bool another_rank_aborts();
+/// Whether a rank has called abort_world(): this one, or one whose message has arrived. Launchers then end
+/// all ranks with a signal that cannot be told from one of the user. From any thread.
+bool a_rank_aborts();
 
 std::string name_of_signal(int signal);  ///< "SIGTERM"
 

@@ -1,6 +1,7 @@
 #include "io/exit_report.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -27,13 +28,15 @@ bool write_exit_report(const std::filesystem::path& directory, const ExitReport&
                                     {"host", report.host},
                                     {"step", report.step}};
         if (!report.ended) json["ended"] = false;
-        // Two threads of a rank may report.
         const auto partial =
-            directory / fmt::format("exit.json.{}{}.partial", report.rank, report.ended ? "" : ".now");
+            directory / fmt::format("exit.json.{}.{}.partial", report.rank, ::gettid());  // of this thread
         std::ofstream file(partial);
         file << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
         file.close();
-        if (!file) return false;
+        if (!file) {
+            std::filesystem::remove(partial);
+            return false;
+        }
         const auto path = directory / "exit.json";
         std::error_code there;
         // A link takes a name only where it is free: of ranks that fail together the first has the word.
