@@ -224,12 +224,12 @@ Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
     return rows;
 }
 
-std::vector<double> mean_losses_after(const std::filesystem::path& path, std::span<const std::int64_t> steps,
-                                      std::int64_t most) {
+std::vector<MeanLoss> mean_losses_after(const std::filesystem::path& path,
+                                        std::span<const std::int64_t> steps, std::int64_t most) {
     return read_locked(path, [&](hid_t file) {
         const Handle group(MAESTRO_HDF5(H5Gopen(file, kSteps, H5P_DEFAULT)), H5Gclose);
         const std::int64_t rows = rows_of_column(group, "step");
-        std::vector<double> means(steps.size(), std::nan(""));
+        std::vector<MeanLoss> means(steps.size());
         if (rows == 0) return means;
         // Every step has one row, in their order.
         const std::int64_t before = read_column<std::int64_t>(group, "step", 0, 1).front() - 1;
@@ -238,8 +238,9 @@ std::vector<double> mean_losses_after(const std::filesystem::path& path, std::sp
             if (first < 0 || count <= 0) continue;
             auto losses = read_column<double>(group, "loss", first, count);
             std::erase_if(losses, [](double loss) { return std::isnan(loss); });  // of steps without targets
+            means[i].steps = count;
             if (!losses.empty())
-                means[i] =
+                means[i].mean =
                     std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
         }
         return means;

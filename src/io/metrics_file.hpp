@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,10 +99,15 @@ RowCounts count_rows(const std::filesystem::path& path);
 Rows read_metrics(const std::filesystem::path& path);
 /// The first rows alone. Error(bad_data) where there are fewer.
 Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts);
-/// For each of the steps, the mean loss of the `most` steps after it, of fewer where the file has no more or
-/// some had no targets; NaN where none has a loss.
-std::vector<double> mean_losses_after(const std::filesystem::path& path, std::span<const std::int64_t> steps,
-                                      std::int64_t most);
+struct MeanLoss {
+    double mean =
+        std::numeric_limits<double>::quiet_NaN();  ///< of the steps with targets; NaN: there are none
+    std::int64_t steps = 0;                        ///< those with and without targets
+    bool operator==(const MeanLoss&) const = default;
+};
+/// For each of the steps, the mean loss of the `most` steps after it, of fewer where the file has no more.
+std::vector<MeanLoss> mean_losses_after(const std::filesystem::path& path,
+                                        std::span<const std::int64_t> steps, std::int64_t most);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
 /// MetricsHeader::windows, with 0 for an entry that is not a number.

@@ -48,8 +48,9 @@ std::string try_to_write(const fs::path& directory) {
 
 }  // namespace
 
-void check_run_directory(const fs::path& directory) {
-    std::vector<fs::path> missing;  // the innermost first
+void check_run_directory(const fs::path& name) {
+    const fs::path directory = name.lexically_normal();  // "new/../run" does not need "new"
+    std::vector<fs::path> missing;                       // the innermost first
     std::error_code error;
     for (fs::path at = directory / "checkpoints"; !at.empty() && !fs::exists(at, error);
          at = at.parent_path())
@@ -59,8 +60,10 @@ void check_run_directory(const fs::path& directory) {
     while (made > 0 && why.empty()) {
         if (fs::create_directory(missing[made - 1], error))
             --made;
+        else if (!error)  // another process has made it
+            missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(--made));
         else
-            why = error ? error.message() : "something else appeared there";
+            why = error.message();
     }
     if (why.empty()) why = try_to_write(directory);
     for (std::size_t i = made; i < missing.size(); ++i) fs::remove(missing[i], error);  // only if empty

@@ -56,6 +56,11 @@ def test_a_checkpoint_of_another_run_does_not_take_over_a_run(workspace):
     assert (workspace.run("b") / "metrics.h5").read_bytes() == before
     workspace.train(2, VLM, "c", [*TWO_RANKS, "train.steps=4"], options=["--resume", "runs/a"])
     assert list(workspace.steps("c")["step"]) == [1, 2, 3, 4]
+    # One that ended before its first checkpoint, as on a full disk, may begin again in the same way.
+    shutil.rmtree(workspace.run("b") / "checkpoints")
+    workspace.train(2, VLM, "b", [*TWO_RANKS, "train.steps=4"], options=["--resume", "runs/a"])
+    assert (workspace.run("b") / "metrics.h5.abandoned").read_bytes() == before
+    assert np.array_equal(workspace.losses("b"), workspace.losses("c"))
 
 
 def test_rows_after_the_checkpoint_are_cut_and_a_finished_run_is_success(workspace):

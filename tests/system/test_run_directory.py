@@ -198,6 +198,14 @@ def test_an_ordered_stop_saves_whatever_the_deck_says(workspace):
     assert "resumed from" in workspace.train(4, VLM, "run", values, options=AUTO).stdout
 
 
+def test_a_run_that_diverges_keeps_its_best_checkpoint_and_says_so(workspace):
+    """Once, in the log: the checkpoint is among the newest when it is found to be the best."""
+    values = [*TWO_RANKS, "train.steps=14", "checkpoint.every=1", "optimizer.learning_rate=1", "optimizer.warmup_steps=0"]
+    log = workspace.train(2, VLM, "run", values).stdout
+    noted = re.findall(r"step-(\d+) stays besides the newest 2", log)
+    assert noted and len(set(noted)) == len(noted) and names(workspace, "run") == ["LATEST", f"step-{noted[-1]}", "step-000013", "step-000014"]
+
+
 def test_a_dry_run_lists_every_rank_and_leaves_nothing(workspace):
     def places(ranks, *values):
         result = mpirun(ranks, "train", VLM, "--dry-run", *settings(["run.output=runs/dry", *values]), cwd=workspace.path)
@@ -211,6 +219,8 @@ def test_a_dry_run_lists_every_rank_and_leaves_nothing(workspace):
     both = places(2, "section.vision.colocate_with=language", "section.vision.layout.dp=2", "section.language.layout.dp=2")
     assert both == [("0", host, "vision", "0 of 2"), ("", "", "language", "0 of 2"),
                     ("1", host, "vision", "1 of 2"), ("", "", "language", "1 of 2")]
+    assert not (workspace.path / "runs").exists()
+    places(4, "run.output=runs/dry/../odd/.")
     assert not (workspace.path / "runs").exists()
     # Where a run could not write, or holds one, a dry run says so as training would.
     (workspace.path / "file").write_text("")

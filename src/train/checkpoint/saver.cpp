@@ -20,9 +20,6 @@ namespace maestro::train {
 
 namespace {
 
-/// Steps after a checkpoint by whose mean loss it is judged.
-constexpr std::int64_t kJudgedSteps = 10;
-
 double mib(std::uint64_t bytes) {
     return static_cast<double>(bytes) / (1 << 20);
 }
@@ -157,11 +154,10 @@ void Saver::skip(std::int64_t step, const std::string& fault) {
                     mib(io::free_space(settings_.run).value_or(0)), settings_.run.string());
     world().broadcast(room);
     if (must_ || newest.empty())
-        throw Error(
-            ExitCode::io_error,
-            fmt::format("no checkpoint after step {}: {}; free space, then run again with --resume auto",
-                        step, room),
-            Scope::all_ranks);
+        throw Error(ExitCode::io_error,
+                    fmt::format("no checkpoint after step {}: {}; free space, then {}", step, room,
+                                newest.empty() ? kStartAgain : kContinue),
+                    Scope::all_ranks);
     log::info(
         "warning: no checkpoint after step {}: {}. Training goes on, and {} is complete. Free some "
         "space: the next checkpoint is tried as scheduled",
@@ -224,31 +220,38 @@ bool Saver::is_damaged(const std::filesystem::path& checkpoint) const {
                        [&](const auto& path) { return path.filename() == checkpoint.filename(); });
 }
 
-/// Which of the older checkpoints stays besides the newest: a run that diverges would otherwise replace its
+/// Which of the older checkpoints stay besides the newest: a run that diverges would otherwise replace its
 /// last good one. A checkpoint is as good as the steps that began with it: its own step was computed with the
-/// weights before.
+/// weights before. The first of besides_ is the best of those that enough steps judge, and the second the
+/// best of all, because few steps may have been lucky.
 void Saver::choose_best() {
     std::vector<std::int64_t> steps;
     for (const std::filesystem::path& path : io::list_checkpoints(settings_.run))
         if (const std::int64_t step = io::step_of_checkpoint(path); step < step_ && !is_damaged(path))
             steps.push_back(step);
-    const std::vector<double> losses =
-        io::mean_losses_after(settings_.run / "metrics.h5", steps, kJudgedSteps);
-    const std::int64_t before = std::exchange(best_, -1);
-    std::size_t best = 0;
-    for (std::size_t i = 0; i < steps.size(); ++i) {  // the newest first, which stays where losses are equal
-        if (std::isnan(losses[i]) || (best_ >= 0 && losses[i] >= losses[best])) continue;
-        best = i;
-        best_ = steps[i];
-    }
-    const auto newest = static_cast<std::size_t>(std::max<std::int64_t>(state_.deck.checkpoint.keep, 2));
+    const std::vector<io::MeanLoss> losses =
+        io::mean_losses_after(settings_.run / "metrics.h5", steps, io::kJudgedSteps);
+    const auto lowest = [&](std::int64_t judged) {
+        std::size_t best = steps.size();  // the newest first, which stays where losses are equal
+        for (std::size_t i = 0; i < steps.size(); ++i)
+            if (losses[i].steps >= judged && !std::isnan(losses[i].mean) &&
+                (best == steps.size() || losses[i].mean < losses[best].mean))
+                best = i;
+        return best;
+    };
+    besides_.clear();
     best_note_.clear();
-    if (best_ != before && best + 1 >= newest)
-        best_note_ = fmt::format(
-            "step-{:06d} stays besides the newest {}: the loss after it is the lowest, {:.4f}, and {:.4f} "
-            "after "
-            "step {}",
-            best_, newest, losses[best], losses.front(), steps.front());
+    const auto newest = static_cast<std::size_t>(std::max<std::int64_t>(state_.deck.checkpoint.keep, 2));
+    for (const std::int64_t judged : {io::kJudgedSteps, std::int64_t{1}}) {
+        const std::size_t best = lowest(judged);
+        if (best == steps.size()) continue;
+        if (besides_.empty() && steps[best] != noted_ && best + 1 >= newest)
+            best_note_ = fmt::format(
+                "step-{:06d} stays besides the newest {}: the loss after it is the lowest, "
+                "{:.4f}, and {:.4f} after step {}",
+                steps[best], newest, losses[best].mean, losses.front().mean, steps.front());
+        besides_.push_back(steps[best]);
+    }
 }
 
 /// Collective. Puts together on rank 0 what the ranks have written.
@@ -270,7 +273,7 @@ void Saver::collect() {
 /// What rank 0 does when all files are written, in a thread or not.
 std::function<void(Pulse&)> Saver::completion() const {
     return [partial = io::partial_of(settings_.run, step_), entries = entries_,
-            retention = io::Retention{state_.deck.checkpoint.keep, {best_}, settings_.damaged}](
+            retention = io::Retention{state_.deck.checkpoint.keep, besides_, settings_.damaged}](
                Pulse& pulse) { io::finish_checkpoint(partial, entries, retention, pulse); };
 }
 
@@ -280,7 +283,9 @@ void Saver::report() {
     // They have other names now, and another one may have this step.
     std::erase_if(settings_.damaged, [&](const auto& path) { return io::step_of_checkpoint(path) <= step_; });
     log::info("checkpoint {}", newest_);
-    if (!best_note_.empty()) log::info("{}", best_note_);
+    if (best_note_.empty()) return;
+    log::info("{}", best_note_);
+    noted_ = besides_.front();
 }
 
 void load_checkpoint(const RunState& state, const std::string& checkpoint) {

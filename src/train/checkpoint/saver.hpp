@@ -41,6 +41,10 @@ struct RunState {
 /// leaves nothing unfinished under the final name, and the older checkpoints stay. A full disk is no error as
 /// long as there is a complete checkpoint in the run directory: the log warns, the unfinished one is removed,
 /// and the caller goes on. For save() it always is one.
+/// What to do once a disk has room again, where the run has a whole checkpoint and where it has none.
+inline constexpr const char* kContinue = "run again with --resume auto";
+inline constexpr const char* kStartAgain = "run again with the same --resume, or with auto if there was none";
+
 class Saver {
 public:
     struct Settings {
@@ -109,10 +113,10 @@ private:
     std::string train_file_;                  ///< on rank 0, as the next two: name of train.h5
     std::uint64_t train_bytes_ = 0;           ///< its size
     std::vector<io::ManifestEntry> entries_;  ///< of the files that were written
-    /// Step of the older checkpoint after which training had the lowest loss, which stays; -1: none is known.
-    std::int64_t best_ = -1;
-    std::string best_note_;  ///< on rank 0, where that one is not among the newest: for the log
-    BackgroundTask task_;    ///< the last member: it ends before what it uses
+    std::vector<std::int64_t> besides_;       ///< on rank 0, see choose_best(): steps of older checkpoints
+    std::string best_note_;                   ///< for the log, where the best one is not among the newest
+    std::int64_t noted_ = -1;                 ///< of which one the log has said so
+    BackgroundTask task_;                     ///< the last member: it ends before what it uses
 };
 
 /// Collective. Loads the weights and moments of each rank's shards from a verified checkpoint. Without an

@@ -124,11 +124,13 @@ DiskNeed disk_need_of(const config::Deck& deck, const workload::Scenario& scenar
         io::describe_train_state(
             {.deck = deck.text, .settings = deck.settings, .defaults = deck.defaults, .counts = {}}, pulse)
             .bytes;
-    // While one is written, those that are kept still exist: two or more, and the best one. An early stop
-    // writes one in any case.
+    // While one is written, those that are kept still exist: two or more, and the best one, or two of them
+    // where the newer ones are judged by fewer steps. Each early stop writes one in any case.
     const std::int64_t every = deck.save_interval(), steps = deck.train.steps;
     const std::int64_t written = every > 0 ? (steps + every - 1) / every : 1;
-    need.at_once = std::min(written, std::max<std::int64_t>(deck.checkpoint.keep, 2) + 2);
+    const std::int64_t best = every > 0 && every < io::kJudgedSteps ? 2 : 1;
+    need.most = std::max<std::int64_t>(deck.checkpoint.keep, 2) + best + 1;
+    need.at_once = std::min(written, need.most);
     return need;
 }
 

@@ -17,7 +17,8 @@ namespace maestro::train {
 struct DiskNeed {
     std::vector<std::uint64_t> sections;  ///< bytes of a checkpoint by section
     std::uint64_t checkpoint = 0;         ///< bytes of a whole checkpoint
-    std::int64_t at_once = 0;             ///< checkpoints that exist at the same time, at most
+    std::int64_t at_once = 0;             ///< checkpoints that exist at the same time in a run without stops
+    std::int64_t most = 0;                ///< the same with early stops, each of which writes one
     std::uint64_t bytes() const { return checkpoint * static_cast<std::uint64_t>(at_once); }
 };
 /// Returns what the checkpoints of the deck need. Nothing is allocated for their weights.

@@ -77,6 +77,7 @@ std::string to_json(const DryRunFacts& facts, const config::CommandLine& line) {
         json["checkpoint_bytes"] = facts.disk.checkpoint;
         json["checkpoints"] = facts.disk.at_once;
         json["disk_bytes"] = facts.disk.bytes();
+        json["checkpoints_with_stops"] = facts.disk.most;
     }
     json["run_directory"] = facts.context.deck.run.output;
     if (facts.free_disk) json["disk_free_bytes"] = *facts.free_disk;

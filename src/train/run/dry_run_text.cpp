@@ -134,6 +134,8 @@ std::string disk_text(const DryRunFacts& facts) {
     if (facts.disk.at_once > 1)
         text += fmt::format("; up to {} at a time need {} of disk, the one being written included",
                             facts.disk.at_once, gb(static_cast<double>(facts.disk.bytes())));
+    if (facts.disk.most > facts.disk.at_once)
+        text += fmt::format("; each early stop adds one, up to {} in all", facts.disk.most);
     if (facts.free_disk)
         text += fmt::format("; {} are free at {} here", gb(static_cast<double>(*facts.free_disk)),
                             facts.context.deck.run.output);

@@ -79,7 +79,7 @@ void Interruption::steps_end() {
         first = rank_ == 0;
     }
     signals_.hold([first](int signal) {
-        if (first && !comm::another_rank_aborts())
+        if (first && !comm::a_rank_aborts())
             print(comm::name_of_signal(signal) +
                   " after the last step: the run ends once its files are complete");
     });
@@ -104,7 +104,7 @@ void Interruption::end(int signal) {
     if (clean_up_) clean_up_();
     const bool continues = !report_.checkpoint().empty();
     const int code = continues ? static_cast<int>(ExitCode::stopped_early) : 128 + signal;
-    if (!comm::another_rank_aborts()) {  // else the launcher has sent the signal, and that rank has said why
+    if (!comm::a_rank_aborts()) {  // else the launcher has sent the signal, and a rank has said why
         const std::string text =
             fmt::format("{}: stopped by {}; {}{}", watchdog_.activity(), comm::name_of_signal(signal),
                         unfinished_, continues ? "; continue with --resume auto" : "");
@@ -123,7 +123,7 @@ void Interruption::notice(int signal) {
         const std::lock_guard lock(mutex_);
         if (rank_ != 0) return;
     }
-    if (comm::another_rank_aborts()) return;
+    if (comm::a_rank_aborts()) return;
     const std::string checkpoint = report_.checkpoint();
     std::string text = fmt::format("{} in step {}: the run stops after this step, with a checkpoint",
                                    comm::name_of_signal(signal), report_.step() + 1);

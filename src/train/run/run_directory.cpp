@@ -68,8 +68,9 @@ void RunDirectory::search() {
         if (found_.path.empty()) return refuse_without_checkpoint();
         std::error_code unknown;
         in_this_run_ = fs::equivalent(fs::path(found_.path).parent_path(), path_ / "checkpoints", unknown);
-        if (!in_this_run_ && io::holds_run(path_)) refuse_to_overwrite(path_);
+        if (!in_this_run_ && io::had_checkpoints(path_)) refuse_to_overwrite(path_);
         state_ = io::read_train_state(found_.path, context_.pulse);
+        report_.step_done(state_.step);
         conflicts_ = config::resume_conflicts(context_.deck, state_.settings, state_.defaults);
     });
     in_this_run_ = world_.any(in_this_run_);
@@ -180,8 +181,9 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
                 fmt::format("{}: renamed to {}", why, io::set_metrics_aside(path, ending).string()));
     };
     io::Rows rows;
+    if (!in_this_run_) set_aside(".abandoned", "the metrics of a run that ended before its first checkpoint");
     if (found_.path.empty()) {
-        set_aside(".abandoned", "the metrics of a run that ended before its first checkpoint");
+        // There are no rows yet.
     } else if (in_this_run_) {
         try {
             io::cut_metrics(path, header, state_.counts, context_.pulse);

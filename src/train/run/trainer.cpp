@@ -121,7 +121,8 @@ ExitCode Trainer::run() {
     saver_.finish();  // first, because it is complete also where the disk has no room for further rows
     flush_metrics(true);
     // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
-    const bool due = deck_.saves_at_end() || (stopped && deck_.saves_nothing().empty());
+    const bool asked = stopped || world_.any(interruption_.requested());
+    const bool due = deck_.saves_at_end() || (asked && deck_.saves_nothing().empty());
     if (due && saver_.saved_step() != report_.step()) saver_.save(report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
@@ -182,8 +183,10 @@ void Trainer::complete_checkpoint() {
 std::string Trainer::flush_metrics(bool must) {
     const std::string fault = recorder_.flush();
     if (!fault.empty() && (must || !saver_.has_complete()))
-        throw Error(ExitCode::io_error, fault + "; free space, then run again with --resume auto",
-                    Scope::all_ranks);
+        throw Error(
+            ExitCode::io_error,
+            fmt::format("{}; free space, then {}", fault, saver_.has_complete() ? kContinue : kStartAgain),
+            Scope::all_ranks);
     if (!fault.empty() && !rows_wait_)
         log::info("warning: {}. Training goes on, and rows wait in memory until there is room", fault);
     if (fault.empty() && rows_wait_) log::info("metrics.h5 has all rows again");

@@ -108,9 +108,15 @@ TEST_F(Metrics, JudgeACheckpointByTheStepsAfterIt) {
     rows.steps[3].loss = std::nan("");  // step 7, which had no targets
     append_metrics(path_, rows, quiet_);
     const std::array<std::int64_t, 7> steps{8, 7, 6, 4, 3, 2, 9};
-    EXPECT_THAT(mean_losses_after(path_, steps, 2),
-                testing::ElementsAre(testing::IsNan(), 1.0 / 8, 1.0 / 8, (1.0 / 5 + 1.0 / 6) / 2,
-                                     (1.0 / 4 + 1.0 / 5) / 2, testing::IsNan(), testing::IsNan()));
+    std::vector<double> means;
+    std::vector<std::int64_t> judged_by;
+    for (const MeanLoss& loss : mean_losses_after(path_, steps, 2)) {
+        means.push_back(loss.mean);
+        judged_by.push_back(loss.steps);
+    }
+    EXPECT_THAT(means, testing::ElementsAre(testing::IsNan(), 1.0 / 8, 1.0 / 8, (1.0 / 5 + 1.0 / 6) / 2,
+                                            (1.0 / 4 + 1.0 / 5) / 2, testing::IsNan(), testing::IsNan()));
+    EXPECT_THAT(judged_by, testing::ElementsAre(0, 1, 2, 2, 2, 0, 0));
 }
 
 TEST_F(Metrics, AreAppendedWhereThereAreLoadsOfExpertsAlone) {
