@@ -168,6 +168,8 @@ struct ModelSpec {
     /// Vision models only: the layers whose output also goes to the language model, by a merger each, and is
     /// added to the pictures' rows after its first layers ("DeepStack": Meng et al., 2024).
     std::vector<int> deepstack = {};
+    /// Returns the first layer that consists of the same as `layer`.
+    int first_like(int layer) const { return experts.in_layer(layer) ? experts.dense_layers : 0; }
     bool operator==(const ModelSpec&) const = default;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "base/check.hpp"
 #include "workload/models.hpp"
@@ -33,12 +34,18 @@ double flops_of(const Scenario& scenario, int section, int index, int layer, std
 
 /// Returns the operations of each layer of a section, with what stands before the first and after the last.
 std::vector<double> costs_of_layers(const Scenario& scenario, int section, std::int64_t tokens) {
-    const int layers = scenario.models[section].layers;
-    const auto middle = [&](int layer) { return flops_of(scenario, section, 1, layer, tokens); };
-    std::vector<double> costs(static_cast<std::size_t>(layers), middle(0));
-    // Where some are frozen, layers run unlike backward passes.
-    if (!scenario.tuning[section].frozen.empty())
-        for (int layer = 1; layer < layers; ++layer) costs[static_cast<std::size_t>(layer)] = middle(layer);
+    const model::ModelSpec& model = scenario.models[section];
+    const int layers = model.layers;
+    // Layers that are built alike cost the same, but for their backward passes where some are frozen.
+    const bool alike = scenario.tuning[section].frozen.empty();
+    std::map<int, double> measured;
+    std::vector<double> costs;
+    for (int layer = 0; layer < layers; ++layer) {
+        const int like = alike ? model.first_like(layer) : layer;
+        const auto [cost, is_new] = measured.try_emplace(like, 0.0);
+        if (is_new) cost->second = flops_of(scenario, section, 1, like, tokens);
+        costs.push_back(cost->second);
+    }
     const double first = costs.front(), last = costs.back();
     costs.front() += flops_of(scenario, section, 0, 0, tokens) - first;
     costs.back() += flops_of(scenario, section, 2, layers - 1, tokens) - last;

@@ -117,6 +117,24 @@ TEST(Stages, AreBalancedByTheOperationsOfWholeModels) {
             }
 }
 
+TEST(Stages, AreBalancedWhereSomeLayersHaveExperts) {
+    const Scenario scenario =
+        glyph_scenario({"section.language.layout.pp=2", "model.glyph-language.layers=7",
+                        "model.glyph-language.dense_layers=2", "model.glyph-language.experts=4",
+                        "model.glyph-language.experts_per_token=4", "model.glyph-language.expert_mlp=256",
+                        "model.glyph-language.mlp=32"});
+    std::vector<int> chosen;
+    for (const Range& layers : layers_of_stages(scenario, kLanguage, scenario.sequence_length))
+        chosen.push_back(static_cast<int>(layers.size()));
+    std::vector<int> counts;
+    for_each_cut(7, 2, counts, [&](const std::vector<int>& cut) {
+        EXPECT_LE(longest_stage(scenario, kLanguage, chosen),
+                  longest_stage(scenario, kLanguage, cut) * (1 + 1e-9))
+            << fmt::format("[{}] instead of [{}]", fmt::join(chosen, ", "), fmt::join(cut, ", "));
+    });
+    EXPECT_GT(chosen[0], chosen[1]) << "the first two layers are cheap";
+}
+
 TEST(Stages, HaveTheLayersThatTheDeckLists) {
     const Scenario scenario =
         glyph_scenario({"section.language.layout.pp=3", "section.language.layout.stages=[1, 2, 1]"});
