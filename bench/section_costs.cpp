@@ -149,9 +149,7 @@ public:
         std::size_t stored = section.vision() ? 0 : static_cast<std::size_t>(section.tokens);
         pictures_.assign(section.vision() ? static_cast<std::size_t>(section.pictures) : 1, picture);
         if (section.student()) {
-            const model::ModelSpec from = vision_spec();
-            const auto rows = static_cast<std::size_t>(
-                model::picture_tokens(section.height, section.width, {from.patch, from.merge}));
+            const auto rows = static_cast<std::size_t>(model::Units(vision_spec()).outputs(picture.size()));
             if (stored < rows + 1)
                 throw Error(ExitCode::usage, fmt::format("tokens={}: a picture alone has {}", stored, rows));
             stored -= rows - 1;

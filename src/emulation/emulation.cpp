@@ -110,7 +110,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
             if (edge.to != s) continue;
             const int from = graph.stages[edge.from].section;
             const std::int64_t rows =
-                table.rows_of(batch, from) * (edge.within_section() ? table.unit(from) : 1);
+                table.rows_of(batch, from) * (edge.within_section() ? table.units(from).unit() : 1);
             scratch += static_cast<double>(
                 padded(static_cast<double>(rows) * element * static_cast<double>(small.channels[e].width)));
         }

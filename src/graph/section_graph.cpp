@@ -177,7 +177,7 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
         if (!seen.insert({e.from, e.to}).second)
             refusals.push_back({edge_key(e, "to"), "this edge is defined twice"});
         const Section &up = graph.sections[e.from], &down = graph.sections[e.to];
-        const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
+        const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::encoder : Kind::language;
         if (up.kind != Kind::any && (up.kind != source || down.kind != Kind::language))
             refusals.push_back({edge_key(e, "tensor"),
                                 "embeddings go from a vision section, hidden states from a language section, "
@@ -289,7 +289,7 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
                                                 "separate section with mode = \"forward\"",
                                                 e.from_name, e.to_name)});
     for (const auto& s : graph.sections) {
-        if (s.loss && s.kind == Kind::vision)
+        if (s.loss && s.kind == Kind::encoder)
             refusals.push_back({"section." + s.name + ".name",
                                 "its output is not used; connect it to a language section with an [[edge]]"});
         if (s.train && !s.backward)

@@ -15,7 +15,7 @@ namespace maestro::graph {
 inline constexpr int kMaxInFlight = 65535;
 
 enum class Kind {
-    vision,
+    encoder,
     language,
     any,  ///< no model: only the times of its tasks are known
 };

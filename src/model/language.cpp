@@ -1,8 +1,11 @@
 #include "model/language.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "backend/host_access.hpp"
+#include "model/kind.hpp"
 #include "model/language_batch.hpp"
 #include "ops/columns.hpp"
 #include "ops/dispatch.hpp"
@@ -52,7 +55,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     for (std::size_t e = 0; e < role.inputs.size(); ++e) {
         const InputSpec& input = role.inputs[e];
         const bool embeddings = input.tensor == EdgeTensor::embeddings;
-        if (embeddings) expansions_.push_back({input.from.patch, input.from.merge});
+        if (embeddings) expansions_.emplace_back(input.from);
         MAESTRO_CHECK(blocks_of(input) <= 1 + (role.stage.layers > 0 ? role.stage.layers : spec.layers),
                       "the first stage of {} has fewer layers than its encoder delivers rows for",
                       role.section);
@@ -251,5 +254,32 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
     // Hidden states come from a frozen teacher, which needs no gradient.
     extract_gradients(state, 0, d_stream, d_inputs);
 }
+
+const ModelKind kLanguageKind{
+    .head_dim_unit = 2,
+    .units = [](const ModelSpec&) { return Units(); },
+    .check_sizes =
+        [](const ModelSpec& spec, const Role&) {
+            return std::string(spec.vocabulary >= 1 ? "" : "vocabulary must be at least 1");
+        },
+    .check_samples =
+        [](const ModelSpec& spec, const SampleRange& samples) {
+            return samples.vocabulary <= spec.vocabulary
+                       ? std::string()
+                       : fmt::format(
+                             "holds token ids up to {}, beyond the vocabulary of {} that model.{} has; "
+                             "set it to at least {}",
+                             samples.vocabulary - 1, spec.vocabulary, spec.name, samples.vocabulary);
+        },
+    .make = [](backend::Backend& backend, const ModelSpec& spec, const Role& role,
+               parallel::Mesh mesh) -> std::unique_ptr<Module> {
+        return std::make_unique<Language>(backend, spec, role, std::move(mesh));
+    },
+    .before_layers = [](const ModelSpec&) { return std::vector<std::string>{"embedding"}; },
+    .split_sizes =
+        [](const ModelSpec& spec) {
+            return std::vector<std::pair<const char*, int>>{{"vocabulary", spec.vocabulary}};
+        },
+};
 
 }  // namespace maestro::model

@@ -173,7 +173,7 @@ private:
     Role role_;
     Range vocabulary_;  ///< token ids whose embedding and logits this tp rank holds
     /// Of the encoders whose edges deliver embeddings: how each expands a marker.
-    std::vector<Geometry> expansions_;
+    std::vector<Units> expansions_;
     int stream_input_ = -1;  ///< the input edge from the stage before; -1 on the first stage
     RotaryPairs rotary_;
     parallel::SequenceParallel sequence_parallel_;

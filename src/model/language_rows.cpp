@@ -21,16 +21,15 @@ public:
     explicit PositionCounter(std::vector<std::vector<std::int32_t>>& positions) : positions_(positions) {}
 
     void add_token() { add(next_, next_, next_), ++next_; }
-    /// Of height x width tokens.
-    void add_picture(std::int32_t height, std::int32_t width) {
+    void add_picture(RowGrid grid) {
         const bool numbered = positions_.size() == 1;
-        for (std::int32_t y = 0; y < height; ++y)
-            for (std::int32_t x = 0; x < width; ++x)
+        for (std::int32_t y = 0; y < grid.height; ++y)
+            for (std::int32_t x = 0; x < grid.width; ++x)
                 if (numbered)
                     add_token();
                 else
                     add(next_, next_ + y, next_ + x);
-        if (!numbered) next_ += std::max(height, width);
+        if (!numbered) next_ += std::max(grid.height, grid.width);
     }
 
 private:
@@ -60,10 +59,9 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                 answer = -1;
                 bool replaced = false;
                 for (std::size_t k = 0; k < expansions_.size(); ++k) {
-                    const PictureSize size = token_grid(shown.height, shown.width, expansions_[k]);
-                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(size.height) * size.width,
-                                      encoder_id(k));
-                    positions.add_picture(size.height, size.width);
+                    const RowGrid grid = expansions_[k].grid(shown.size());
+                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(grid.rows()), encoder_id(k));
+                    positions.add_picture(grid);
                     replaced = true;
                 }
                 // Without an encoder the marker is a token like any other, and the text can be trained alone.

@@ -1,31 +1,15 @@
 #include "model/module.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <list>
 
-#include "model/language.hpp"
-#include "model/vision.hpp"
+#include "model/kind.hpp"
 
 namespace maestro::model {
-
-PictureSize token_grid(int height, int width, Geometry geometry) {
-    const int side = geometry.patch * geometry.merge;  // of a token, in pixels
-    return {(height + side - 1) / side, (width + side - 1) / side};
-}
-
-std::int64_t picture_tokens(int height, int width, Geometry geometry) {
-    const PictureSize grid = token_grid(height, width, geometry);
-    return std::int64_t{grid.height} * grid.width;
-}
-
-std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry) {
-    std::int64_t tokens = shape.tokens;
-    if (geometry.patch > 0)
-        for (const PictureSize& p : shape.pictures) tokens += picture_tokens(p.height, p.width, geometry) - 1;
-    return tokens;
-}
 
 bool wants_input_gradient(const Role& role) {
     // Hidden states come from a frozen teacher, which needs no gradient.
@@ -44,24 +28,22 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
     if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || mlp < 1)
         refuse("layers, width, heads, kv_heads and mlp must be at least 1");
     if (spec.heads % spec.kv_heads != 0) refuse("heads must be a multiple of kv_heads");
-    const bool vision = spec.kind == ModelSpec::Kind::vision;
-    if (spec.head_dim < 1 || spec.head_dim % (vision ? 4 : 2) != 0 || spec.head_dim > 256)
-        refuse(std::string("head_dim must be a multiple of ") + (vision ? "4" : "2") + ", at most 256");
-    if (vision && (spec.patch < 1 || spec.merge < 1 || spec.channels < 1 || role.output_width < 1))
-        refuse("patch, merge and channels must be at least 1");
-    if (!vision && spec.vocabulary < 1) refuse("vocabulary must be at least 1");
+    const ModelKind& kind = kind_of(spec);
+    if (spec.head_dim < 1 || spec.head_dim % kind.head_dim_unit != 0 || spec.head_dim > 256)
+        refuse(fmt::format("head_dim must be a multiple of {}, at most 256", kind.head_dim_unit));
+    if (const std::string wrong = kind.check_sizes(spec, role); !wrong.empty()) refuse(wrong);
 }
 
 }  // namespace
 
+const ModelKind& kind_of(const ModelSpec& spec) {
+    return spec.kind == ModelSpec::Kind::vision ? kVisionKind : kLanguageKind;
+}
+
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                                     parallel::Mesh mesh, InitialWeights weights) {
     check_sizes(spec, role);  // before any constructor divides by them
-    std::unique_ptr<Module> module;
-    if (spec.kind == ModelSpec::Kind::vision)
-        module = std::make_unique<Vision>(backend, spec, role, std::move(mesh));
-    else
-        module = std::make_unique<Language>(backend, spec, role, std::move(mesh));
+    std::unique_ptr<Module> module = kind_of(spec).make(backend, spec, role, std::move(mesh));
     // Every layer adds to the residual stream twice. Scaling the output projections by 1 / sqrt(2 layers), as
     // GPT-2 does, keeps the variance of the stream independent of the depth.
     module->parameters().allocate(1 / std::sqrt(2.0 * spec.layers));
@@ -121,10 +103,9 @@ std::int64_t total_rows(const std::vector<Tensor>& tensors) {
 std::int64_t worst_case_extra_rows(const InputSpec& input, const Role& role,
                                    std::span<const SampleShape> shapes, std::int64_t delivered,
                                    std::int64_t local_rows) {
+    const Units encoder(input.from);
     std::int64_t picture_rows = 0;
-    for (const SampleShape& shape : shapes)
-        for (const PictureSize& p : shape.pictures)
-            picture_rows += picture_tokens(p.height, p.width, {input.from.patch, input.from.merge});
+    for (const SampleShape& shape : shapes) picture_rows += encoder.outputs(shape.pictures);
     if (role.loss) picture_rows = std::min(picture_rows, local_rows);
     return std::max<std::int64_t>(picture_rows - delivered, 0);
 }

@@ -21,6 +21,7 @@
 #include "base/recompute.hpp"
 #include "base/rotary_pairs.hpp"
 #include "base/tp_overlap.hpp"
+#include "model/units.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/parameter_store.hpp"
 
@@ -31,6 +32,7 @@ struct Picture {
     const std::uint8_t* pixels = nullptr;
     int height = 0;
     int width = 0;
+    PictureSize size() const { return {height, width}; }
 };
 
 /// A sample as it is stored, with one marker token for each picture. Does not own any data. weights[i] and
@@ -51,23 +53,6 @@ struct SampleShape {
     double weight = 0;  ///< sum of the loss weights of its targets
     bool operator==(const SampleShape&) const = default;
 };
-
-/// How a vision section turns pixels into tokens: patches of `patch` x `patch` pixels, of which `merge` x
-/// `merge` neighbours become one token. patch = 0 means that there is no vision section.
-struct Geometry {
-    int patch = 0;
-    int merge = 0;
-    bool operator==(const Geometry&) const = default;
-};
-
-/// Returns the rows and columns of tokens that a picture of height x width pixels becomes in the language
-/// model.
-PictureSize token_grid(int height, int width, Geometry geometry);
-/// Returns their number.
-std::int64_t picture_tokens(int height, int width, Geometry geometry);
-/// Returns the number of tokens of a sample after each marker is replaced by the tokens of its picture. With
-/// geometry.patch = 0 a marker remains one token.
-std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry);
 
 /// One micro-batch.
 struct Batch {
@@ -199,7 +184,7 @@ struct Stage {
     int layers = 0;  ///< 0: all that follow first_layer
     /// Of a later stage of a language section: how the encoders that feed the first stage expand markers.
     /// Only the first stage has their edges among its inputs.
-    std::vector<Geometry> expansions = {};
+    std::vector<Units> expansions = {};
 
     bool first() const { return index == 0; }
     bool last() const { return index + 1 == count; }

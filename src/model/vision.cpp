@@ -1,11 +1,14 @@
 #include "model/vision.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
 #include "backend/host_access.hpp"
+#include "model/kind.hpp"
 #include "ops/columns.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
@@ -265,5 +268,35 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     });
     if (first) embed_backward(state, d_stream, scratch);
 }
+
+const ModelKind kVisionKind{
+    .head_dim_unit = 4,  // half of the pairs of channels turn by the row, half by the column
+    .units =
+        [](const ModelSpec& spec) {
+            return Units(spec.patch * spec.merge, std::int64_t{spec.merge} * spec.merge);
+        },
+    .check_sizes =
+        [](const ModelSpec& spec, const Role& role) {
+            const bool good =
+                spec.patch >= 1 && spec.merge >= 1 && spec.channels >= 1 && role.output_width >= 1;
+            return std::string(good ? "" : "patch, merge and channels must be at least 1");
+        },
+    .check_samples =
+        [](const ModelSpec& spec, const SampleRange& samples) {
+            return samples.channels == spec.channels
+                       ? std::string()
+                       : fmt::format("pictures of {} channels, model.{}.channels is {}", samples.channels,
+                                     spec.name, spec.channels);
+        },
+    .make = [](backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Mesh mesh)
+        -> std::unique_ptr<Module> { return std::make_unique<Vision>(backend, spec, role, std::move(mesh)); },
+    .before_layers =
+        [](const ModelSpec& spec) {
+            std::vector<std::string> parts{"patch"};
+            if (spec.position_table > 0) parts.push_back("position");
+            return parts;
+        },
+    .split_sizes = [](const ModelSpec&) { return std::vector<std::pair<const char*, int>>(); },
+};
 
 }  // namespace maestro::model

@@ -49,10 +49,11 @@ public:
                            .network = links.network,
                            .ep = links.ep,
                            .expert_nodes = links.expert_nodes}},
-          expansion_(expansion_of(scenario, section)),
+          units_(probe_.spec),
+          encoder_(encoder_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
           probes_(probes),
-          longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
+          longest_(std::max(lengths.longest, encoder_.encodes() ? kProbedText + kProbedPicture : 0.0)),
           others_(static_cast<double>(scenario.graph.sections[section].micro_batch - 1) * lengths.sum /
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
         if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
@@ -74,7 +75,7 @@ public:
             const double length = add(cost, i);
             if (i > 0 && (!timed_ || length >= longest_)) break;
         }
-        if (expansion_.patch > 0) add_picture_tokens(cost);
+        if (encoder_.encodes()) add_picture_tokens(cost);
         return cost;
     }
 
@@ -119,11 +120,10 @@ private:
         // Two lengths per octave for either kind: the length of a picture is the square of its side.
         model::SampleShape shape;
         double length = 0;
-        if (probe_.spec.kind == model::ModelSpec::Kind::vision) {
-            const int side =
-                probe_.spec.patch * probe_.spec.merge * (timed_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
-            shape = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
-            length = std::pow(side / probe_.spec.patch, 2);
+        if (units_.encodes()) {
+            const PictureSize picture = units_.square(timed_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
+            shape = {.tokens = 1, .pictures = {picture}, .weight = 1};
+            length = static_cast<double>(units_.rows(picture));
         } else {
             length = timed_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
             shape = {.tokens = static_cast<std::int64_t>(length), .pictures = {}, .weight = 1};
@@ -138,16 +138,15 @@ private:
 
     /// Tokens of a picture cost less or more than others, because they are neither embedded nor predicted.
     void add_picture_tokens(LengthCost& cost) const {
-        const int pixels = kProbedSide * expansion_.patch * expansion_.merge;
         constexpr double kWhole = kProbedText + kProbedPicture;
-        const Seconds seconds =
-            measure({.tokens = kProbedText + 1, .pictures = {{pixels, pixels}}, .weight = 1}, kWhole);
+        const Seconds seconds = measure(
+            {.tokens = kProbedText + 1, .pictures = {encoder_.square(kProbedSide)}, .weight = 1}, kWhole);
         cost.picture_forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedPicture;
         cost.picture_backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedPicture;
     }
 
     Probe probe_;  ///< without samples
-    model::Geometry expansion_;
+    model::Units units_, encoder_;
     bool common_ = false;  ///< all parts of a lane share experts
     bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
     Probes& probes_;
@@ -170,8 +169,8 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         const graph::Section& section = graph.sections[s];
         Stage& costs = stages_.emplace_back();
         costs.section = s;
-        costs.geometry = geometry_of(scenario, s);
-        costs.expansion = expansion_of(scenario, s);
+        costs.units = table.units(s);
+        costs.encoder = encoder_of(scenario, s);
         costs.backward = section.backward;
         if (stage == section.first_stage) {
             met = {};
@@ -187,7 +186,7 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         const model::Role role = role_of(scenario, stage);
         if (!scenario.cluster || role.loss) continue;
         costs.row_bytes = static_cast<double>(role.output_width) * static_cast<double>(size_of(role.compute));
-        if (!role.stage.last()) costs.unit = table.unit(s);
+        if (!role.stage.last()) costs.unit = table.units(s).unit();
         // The ranks of a lane send at the same time; the end with more ranks bounds the rows of one rank.
         int at_once = std::numeric_limits<int>::max();
         for (const graph::StageEdge& e : graph.stage_edges)
@@ -202,11 +201,9 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
 /// Calls each(length) for every sequence of the sample in the section: its pictures, or its tokens.
 template <class Each>
 void CostModel::lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const {
-    const model::Geometry geometry = stage.geometry;
-    if (geometry.patch == 0) return each(static_cast<double>(table_->length(sample, stage.section)));
-    for (const auto& p : table_->pictures(sample))
-        each(static_cast<double>(model::picture_tokens(p.height, p.width, geometry)) * geometry.merge *
-             geometry.merge);
+    if (!stage.units.encodes()) return each(static_cast<double>(table_->length(sample, stage.section)));
+    for (const PictureSize& picture : table_->pictures(sample))
+        each(static_cast<double>(stage.units.rows(picture)));
 }
 
 schedule::SampleCost CostModel::of(std::int64_t sample) const {
@@ -221,10 +218,8 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
             task.backward_s += costs.cost.at(costs.cost.backward, n);
             common_s += costs.cost.at(costs.cost.common, n);
         });
-        if (costs.expansion.patch > 0) {
-            double pictures = 0;
-            for (const auto& p : table_->pictures(sample))
-                pictures += static_cast<double>(model::picture_tokens(p.height, p.width, costs.expansion));
+        if (costs.encoder.encodes()) {
+            const auto pictures = static_cast<double>(costs.encoder.outputs(table_->pictures(sample)));
             task.forward_s += pictures * costs.cost.picture_forward;
             task.backward_s += pictures * costs.cost.picture_backward;
         }

@@ -55,7 +55,7 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
         StepCounts& count = counts[section];
         const model::Role role = role_of(scenario, stage);
         const graph::Layout& layout = graph.sections[section].layout;
-        const std::int64_t unit = role.stage.last() ? 1 : table.unit(section);
+        const std::int64_t unit = role.stage.last() ? 1 : table.units(section).unit();
         for (const std::int64_t id : ids)
             for (const graph::StageEdge& e : graph.stage_edges)
                 if (e.from == stage && !graph::passes_pointer(graph, e))

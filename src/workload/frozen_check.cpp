@@ -41,7 +41,7 @@ std::string allowed_parts(const std::vector<std::string>& parts, const model::Mo
         } else if (!part.starts_with("layers.")) {
             add(of_model, part);
         }
-    const bool tied = model.kind == model::ModelSpec::Kind::language && model.tie_embeddings;
+    const bool tied = !model::Units(model).encodes() && model.tie_embeddings;
     return fmt::format("{}{}; layers.N and layers.A-B, of layers 0 to {}; parts of layers: {}",
                        fmt::join(of_model, ", "), tied ? " (embedding is the head as well)" : "",
                        model.layers - 1, fmt::join(of_layer, ", "));

@@ -60,8 +60,8 @@ bool is_tied(const Scenario& scenario, int stage) {
     const int section = graph.stages[stage].section;
     const graph::Section& s = graph.sections[section];
     const model::ModelSpec& model = scenario.models[section];
-    return s.layout.stage_count() > 1 && s.loss && model.kind == model::ModelSpec::Kind::language &&
-           model.tie_embeddings && (stage == s.first_stage || stage == graph.last_stage(section));
+    return s.layout.stage_count() > 1 && s.loss && !model::Units(model).encodes() && model.tie_embeddings &&
+           (stage == s.first_stage || stage == graph.last_stage(section));
 }
 
 namespace {
@@ -175,12 +175,13 @@ template <class Samples, class Pictures, class Length>
 PackedSequences pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
                      Length&& length) {
     PackedSequences packing;
-    if (table.sees_pixels(section)) packing.mask = parallel::AttentionMask::bidirectional;
-    packing.unit = table.unit(section);
+    const model::Units& units = table.units(section);
+    if (units.encodes()) packing.mask = parallel::AttentionMask::bidirectional;
+    packing.unit = units.unit();
     for (const auto& sample : samples) {
-        if (table.sees_pixels(section))
+        if (units.encodes())
             for (const PictureSize& picture : pictures(sample))
-                packing.lengths.push_back(packing.unit * table.rows_of(picture, section));
+                packing.lengths.push_back(units.rows(picture));
         else
             packing.lengths.push_back(length(sample));
         packing.samples.push_back(packing.lengths.size());
@@ -283,7 +284,7 @@ std::vector<Range> places_of(const SampleTable& table, int from, int to, std::in
         return places;
     }
     const std::int64_t length = table.length(sample, to);
-    if (!table.sees_pixels(from)) {
+    if (!table.units(from).encodes()) {
         MAESTRO_CHECK(rows == length, "sample {} has {} rows in section {} and {} in section {}", sample,
                       rows, from, length, to);
         add(places, {0, rows});
@@ -295,7 +296,7 @@ std::vector<Range> places_of(const SampleTable& table, int from, int to, std::in
                   markers.size(), pictures.size());
     std::int64_t grown = 0;  // rows that the pictures before have more than their markers
     for (std::size_t p = 0; p < pictures.size(); ++p) {
-        const std::int64_t begin = markers[p] + grown, tokens = table.rows_of(pictures[p], from);
+        const std::int64_t begin = markers[p] + grown, tokens = table.units(from).outputs(pictures[p]);
         add(places, {begin, begin + tokens});
         grown += tokens - 1;
     }

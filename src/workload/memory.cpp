@@ -113,7 +113,7 @@ double imbalance(const Scenario& scenario, const SampleTable& table, int section
     const LaneSpec lane = lane_of(scenario, section);
     if (lane.degrees.cp == 1 || max_load.rank == 0) return 1;
     const std::int64_t slice = max_slice_rows(table, lane),
-                       rank = max_rows_sent(table, lane) * table.unit(section);
+                       rank = max_rows_sent(table, lane) * table.units(section).unit();
     return std::max({1.0, static_cast<double>(slice) / static_cast<double>(max_load.slice),
                      static_cast<double>(rank) / static_cast<double>(max_load.rank)});
 }
@@ -241,7 +241,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
                                    &memory.footprint.host.saved, &memory.footprint.host.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
         // Of a section that reads pictures, only the first stage does.
-        if (!table.sees_pixels(s))
+        if (!table.units(s).encodes())
             memory.samples = sample_bytes(worst, 0);
         else if (role.stage.first())
             memory.samples = sample_bytes(worst, scenario.models[s].channels);
@@ -264,7 +264,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         // output.
         if (role.emits)
             memory.max_rows =
-                max_rows_sent(table, lane_of(scenario, s)) * (role.stage.last() ? 1 : table.unit(s));
+                max_rows_sent(table, lane_of(scenario, s)) * (role.stage.last() ? 1 : table.units(s).unit());
         plan.stages.push_back(memory);
     }
     for (const graph::StageEdge& e : graph.stage_edges)

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+
+#include "model/kind.hpp"
 
 namespace maestro::workload {
 
@@ -14,9 +17,9 @@ bool anything_trained_before(const Scenario& scenario, int section, int layer) {
     for (const graph::Edge& e : scenario.graph.edges)
         if (e.to == section && e.gradient) return true;
     const model::ModelSpec& model = scenario.models[section];
-    const bool vision = model.kind == model::ModelSpec::Kind::vision;
-    bool trained = !frozen.contains_part(vision ? "patch" : "embedding") ||
-                   (model.position_table > 0 && !frozen.contains_part("position"));
+    const std::vector<std::string> before = model::kind_of(model).before_layers(model);
+    bool trained = std::any_of(before.begin(), before.end(),
+                               [&](const std::string& part) { return !frozen.contains_part(part); });
     for (int l = 0; l < layer && !trained; ++l) trained = !frozen.contains_part(fmt::format("layers.{}", l));
     return trained && scenario.graph.sections[section].train;
 }
@@ -65,7 +68,7 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
         // know only how many rows they are.
         const bool embeddings = e.tensor == EdgeTensor::embeddings;
         if (embeddings ? first : last) role.inputs.push_back({e.tensor, scenario.models[e.from], e.gradient});
-        if (embeddings && !first) role.stage.expansions.push_back(geometry_of(scenario, e.from));
+        if (embeddings && !first) role.stage.expansions.emplace_back(scenario.models[e.from]);
         if (!embeddings) role.alpha = scenario.distillation[section].alpha;
     }
     if (!first)
@@ -74,25 +77,18 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
     return role;
 }
 
-model::Geometry geometry_of(const Scenario& scenario, int section) {
-    const model::ModelSpec& m = scenario.models[section];
-    if (m.kind != model::ModelSpec::Kind::vision) return {};
-    return {m.patch, m.merge};
-}
-
-model::Geometry expansion_of(const Scenario& scenario, int section) {
+model::Units encoder_of(const Scenario& scenario, int section) {
     for (const graph::Edge& e : scenario.graph.edges)
-        if (e.to == section && e.tensor == EdgeTensor::embeddings) return geometry_of(scenario, e.from);
+        if (e.to == section && e.tensor == EdgeTensor::embeddings)
+            return model::Units(scenario.models[e.from]);
     return {};
 }
 
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples) {
-    std::vector<model::Geometry> geometries, expansions;
-    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
-        geometries.push_back(geometry_of(scenario, s));
-        expansions.push_back(expansion_of(scenario, s));
-    }
-    return SampleTable(samples, scenario.graph, std::move(geometries), std::move(expansions));
+    std::vector<SampleTable::Section> sections;
+    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s)
+        sections.push_back({model::Units(scenario.models[s]), encoder_of(scenario, s)});
+    return SampleTable(samples, std::move(sections));
 }
 
 void check_targets(const data::SampleFile& samples) {
@@ -106,18 +102,10 @@ void check_targets(const data::SampleFile& samples) {
 
 void check_samples(const Scenario& scenario, const data::SampleFile& samples, bool for_training) {
     const std::string path = samples.path().string();
-    for (const model::ModelSpec& m : scenario.models) {
-        const bool vision = m.kind == model::ModelSpec::Kind::vision;
-        if (!vision && samples.vocabulary() > m.vocabulary)
-            throw Error(ExitCode::bad_data, fmt::format("{}: holds token ids up to {}, beyond the vocabulary "
-                                                        "of {} that model.{} has; set it to at least {}",
-                                                        path, samples.vocabulary() - 1, m.vocabulary, m.name,
-                                                        samples.vocabulary()));
-        if (vision && samples.channels() != m.channels)
-            throw Error(ExitCode::bad_data,
-                        fmt::format("{}: pictures of {} channels, model.{}.channels is {}", path,
-                                    samples.channels(), m.name, m.channels));
-    }
+    const model::SampleRange range{samples.vocabulary(), samples.channels()};
+    for (const model::ModelSpec& m : scenario.models)
+        if (const std::string wrong = model::kind_of(m).check_samples(m, range); !wrong.empty())
+            throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, wrong));
     for (const graph::Edge& e : scenario.graph.edges) {
         const model::ModelSpec& m = scenario.models[e.to];
         if (e.tensor == EdgeTensor::embeddings && m.picture_token >= 0 && m.picture_token != samples.marker())

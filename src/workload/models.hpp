@@ -15,11 +15,9 @@ namespace maestro::workload {
 model::Role role_of(const Scenario& scenario, int stage);
 /// The same of any part of a section's model, whatever stages its layout has.
 model::Role role_of(const Scenario& scenario, int section, model::Stage part);
-/// Returns the geometry of a vision section's patches; patch 0 for other sections.
-model::Geometry geometry_of(const Scenario& scenario, int section);
-/// Returns the geometry by which a language section expands markers: that of the vision section that feeds
-/// it.
-model::Geometry expansion_of(const Scenario& scenario, int section);
+/// Returns the units of the encoder whose output rows replace the markers of a section; those of no encoder
+/// where none feeds it.
+model::Units encoder_of(const Scenario& scenario, int section);
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples);
 /// Refuses a file without any target, which is a token with a loss weight. Error(bad_data).
 void check_targets(const data::SampleFile& samples);

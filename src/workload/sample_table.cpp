@@ -25,22 +25,10 @@ std::vector<std::int64_t> largest(const SampleTable& table, int count, Key key) 
     return ids;
 }
 
-/// Tokens that the pictures become.
-template <class Pictures>
-std::int64_t picture_rows(const Pictures& pictures, model::Geometry geometry) {
-    std::int64_t rows = 0;
-    for (const auto& p : pictures) rows += model::picture_tokens(p.height, p.width, geometry);
-    return rows;
-}
-
 }  // namespace
 
-SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
-                         std::vector<model::Geometry> geometries, std::vector<model::Geometry> language)
-    : index_(&file.index()), vision_(std::move(geometries)), language_(std::move(language)) {
-    MAESTRO_CHECK(vision_.size() == graph.sections.size() && language_.size() == vision_.size(),
-                  "one geometry for each section");
-}
+SampleTable::SampleTable(const data::SampleFile& file, std::vector<Section> sections)
+    : index_(&file.index()), sections_(std::move(sections)) {}
 
 model::SampleShape SampleTable::shape(std::int64_t sample) const {
     model::SampleShape shape{.tokens = index_->tokens(sample), .pictures = {}, .weight = weight(sample)};
@@ -49,51 +37,42 @@ model::SampleShape SampleTable::shape(std::int64_t sample) const {
 }
 
 bool SampleTable::activates(std::int64_t sample, int section) const {
-    return vision_[section].patch == 0 || !pictures(sample).empty();
+    return !units(section).encodes() || !pictures(sample).empty();
 }
 
 std::int64_t SampleTable::length(std::int64_t sample, int section) const {
-    const model::Geometry vision = vision_[section];
-    const std::int64_t rows = output_rows(sample, section);
-    return vision.patch == 0 ? rows : rows * vision.merge * vision.merge;
+    return units(section).unit() * output_rows(sample, section);
 }
 
 std::set<std::int64_t> SampleTable::sequence_rows(int section) const {
     std::set<std::int64_t> rows;
     for_each([&](std::int64_t i) {
-        if (!sees_pixels(section))
+        if (!units(section).encodes())
             rows.insert(length(i, section));
         else
-            for (const auto& p : pictures(i)) rows.insert(rows_of(p, section) * unit(section));
+            for (const auto& p : pictures(i)) rows.insert(units(section).rows(p));
     });
     return rows;
 }
 
 std::int64_t SampleTable::most_sequences(int samples, int section) const {
-    if (!sees_pixels(section)) return samples;
+    if (!units(section).encodes()) return samples;
     return sum_of_largest(samples, [&](std::int64_t i) { return std::ssize(pictures(i)); });
 }
 
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
-    const model::Geometry vision = vision_[section];
-    if (vision.patch > 0) return picture_rows(pictures(sample), vision);
-    const model::Geometry expansion = language_[section];
-    const auto tokens = index_->tokens(sample);
-    if (expansion.patch == 0) return tokens;
-    return tokens + picture_rows(pictures(sample), expansion) -
-           static_cast<std::int64_t>(pictures(sample).size());
-}
-
-std::int64_t SampleTable::rows_of(const PictureSize& picture, int section) const {
-    return model::picture_tokens(picture.height, picture.width, vision_[section]);
+    if (units(section).encodes()) return units(section).outputs(pictures(sample));
+    const model::Units& encoder = sections_[section].encoder;
+    const std::int64_t tokens = index_->tokens(sample);
+    if (!encoder.encodes()) return tokens;
+    return tokens + encoder.outputs(pictures(sample)) - std::ssize(pictures(sample));
 }
 
 std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
-    const model::Geometry vision = vision_[section];
     std::int64_t rows = 0;
     for (const model::SampleShape& shape : batch)
-        rows += vision.patch > 0 ? picture_rows(shape.pictures, vision)
-                                 : model::expanded_tokens(shape, language_[section]);
+        rows += units(section).encodes() ? units(section).outputs(shape.pictures)
+                                         : model::expanded_tokens(shape, sections_[section].encoder);
     return rows;
 }
 
@@ -112,10 +91,10 @@ std::int64_t SampleTable::sum_of_largest(int samples,
 }
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
-    const auto rows_in_all = [&](const auto& pictures) {
+    const auto rows_in_all = [&](std::span<const PictureSize> pictures) {
         std::int64_t rows = 0;
-        for (const model::Geometry& g : vision_)
-            if (g.patch > 0) rows += picture_rows(pictures, g);
+        for (const Section& section : sections_)
+            if (section.units.encodes()) rows += section.units.outputs(pictures);
         return rows;
     };
     const auto by_text = largest(*this, samples, [&](std::int64_t i) { return index_->tokens(i); });

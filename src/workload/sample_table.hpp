@@ -1,5 +1,5 @@
 // The sizes of every sample in every section: lengths, pictures, loss weight, rows on each edge. A view of
-// the index of the sample file by the geometries of the sections; it reads no sample data.
+// the index of the sample file by the units of the sections; it reads no sample data.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,13 @@ namespace maestro::workload {
 
 class SampleTable {
 public:
-    /// `geometries[s]`: patches of section s where it is a vision section, else default; `language[s]`: the
-    /// geometry by which section s expands picture markers. `file` must outlive the table.
-    SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
-                std::vector<model::Geometry> geometries, std::vector<model::Geometry> language);
+    /// A section of the graph.
+    struct Section {
+        model::Units units;         ///< of its model
+        model::Units encoder = {};  ///< of the encoder whose output rows replace its markers, if there is one
+    };
+    /// `file` must outlive the table.
+    SampleTable(const data::SampleFile& file, std::vector<Section> sections);
 
     std::int64_t size() const { return index_->size(); }
     /// Calls visit(i) for every sample, and beats now and then: with a billion samples, each pass takes
@@ -44,15 +47,10 @@ public:
     std::span<const std::int32_t> markers(std::int64_t sample) const { return index_->markers(sample); }
     /// Sum of the loss weights of its targets.
     double weight(std::int64_t sample) const { return index_->weight(sample); }
-    /// Whether the section reads the pixels of pictures.
-    bool sees_pixels(int section) const { return vision_[section].patch > 0; }
-    /// The number of rows (patches or tokens) that become one output row of the section.
-    std::int64_t unit(int section) const {
-        return sees_pixels(section) ? std::int64_t{vision_[section].merge} * vision_[section].merge : 1;
-    }
-    /// Whether the sample has work for the section: pictures for a vision section, always for the others.
+    const model::Units& units(int section) const { return sections_[section].units; }
+    /// Whether the sample has work for the section: pictures for an encoder, always for the others.
     bool activates(std::int64_t sample, int section) const;
-    /// The tokens (language) or patches (vision) of the sample that the section processes.
+    /// The rows of the sample within the section: tokens, or what an encoder makes of its pictures.
     std::int64_t length(std::int64_t sample, int section) const;
     /// All lengths, in rows, that a sequence of the section has in the file. A sequence is a picture or a
     /// sample.
@@ -61,8 +59,6 @@ public:
     std::int64_t most_sequences(int samples, int section) const;
     /// Returns the output rows of the section for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
-    /// Returns the output rows of a vision section for a picture.
-    std::int64_t rows_of(const PictureSize& picture, int section) const;
     /// Returns the output rows for a micro-batch of these shapes.
     std::int64_t rows_of(std::span<const model::SampleShape> batch, int section) const;
     /// Returns the `samples` longest samples of the section: no micro-batch of that size has more rows.
@@ -79,8 +75,7 @@ private:
 
     const data::SampleIndex* index_;
     Pulse* pulse_ = &silent_;
-    std::vector<model::Geometry> vision_;
-    std::vector<model::Geometry> language_;
+    std::vector<Section> sections_;
 };
 
 }  // namespace maestro::workload

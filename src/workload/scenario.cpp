@@ -79,8 +79,8 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
         scenario.tuning.push_back(tuning_of(deck, s));
         graph::Kind kind = graph::Kind::any;
         if (times == config::Times::model)
-            kind = scenario.models.back().kind == model::ModelSpec::Kind::vision ? graph::Kind::vision
-                                                                                 : graph::Kind::language;
+            kind =
+                model::Units(scenario.models.back()).encodes() ? graph::Kind::encoder : graph::Kind::language;
         sections.push_back(section_of(s, kind));
     }
     std::vector<graph::Edge> edges;

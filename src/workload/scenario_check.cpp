@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "model/kind.hpp"
+#include "workload/models.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::workload {
@@ -52,10 +54,11 @@ bool check_tp(const graph::Section& section, const model::ModelSpec& m,
                               nearest_degrees(tp, m.heads, shares_heads))});
         return false;
     }
-    const bool language = m.kind == model::ModelSpec::Kind::language;
     const bool dense = m.experts.count == 0 || m.experts.dense_layers > 0;
-    for (const auto& [what, size] : {std::pair{"width", m.width}, std::pair{"mlp", dense ? m.mlp : m.width},
-                                     std::pair{"vocabulary", language ? m.vocabulary : m.width}})
+    std::vector<std::pair<const char*, int>> sizes{{"width", m.width}};
+    if (dense) sizes.emplace_back("mlp", m.mlp);
+    for (const auto& of_kind : model::kind_of(m).split_sizes(m)) sizes.push_back(of_kind);
+    for (const auto& [what, size] : sizes)
         if (tp > size)
             refusals.push_back(
                 {key, fmt::format("{} ranks are more than model.{}.{}, which they split; allowed: at most {}",
@@ -156,14 +159,6 @@ void check_stages(const graph::Section& section, const model::ModelSpec& m,
                                         fmt::join(l.layers, ", "), sum, m.layers, m.name)});
 }
 
-/// The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
-std::pair<int, int> expansion(const Scenario& scenario, int section) {
-    for (const graph::Edge& e : scenario.graph.edges)
-        if (e.to == section && e.tensor == EdgeTensor::embeddings)
-            return {scenario.models[e.from].patch, scenario.models[e.from].merge};
-    return {0, 0};
-}
-
 /// A section takes one edge of each kind, and feeds sections of one width.
 void check_siblings(const Scenario& scenario, std::size_t edge, std::vector<graph::Refusal>& refusals) {
     const graph::Edge& e = scenario.graph.edges[edge];
@@ -192,7 +187,7 @@ void check_teaching(const Scenario& scenario, const graph::Edge& e, std::vector<
             {fmt::format("edge.{}-{}.to", e.from_name, e.to_name),
              fmt::format("hidden states teach a section that computes the loss, '{}' has an outgoing edge",
                          e.to_name)});
-    if (expansion(scenario, e.from) != expansion(scenario, e.to))
+    if (encoder_of(scenario, e.from) != encoder_of(scenario, e.to))
         refusals.push_back(
             {fmt::format("edge.{}-{}.from", e.from_name, e.to_name),
              "teacher and student see pictures differently, so their rows do not match; give both "

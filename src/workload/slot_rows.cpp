@@ -39,14 +39,16 @@ std::int64_t pictures_slice(const SampleTable& table, const LaneSpec& lane) {
 }  // namespace
 
 std::int64_t max_slice_rows(const SampleTable& table, const LaneSpec& lane) {
-    if (table.sees_pixels(lane.section)) return pictures_slice(table, lane) * table.unit(lane.section);
+    const model::Units& units = table.units(lane.section);
+    if (units.encodes()) return pictures_slice(table, lane) * units.unit();
     return table.sum_of_largest(lane.micro_batch, [&](std::int64_t i) {
         return causal_slice(table.length(i, lane.section), lane.degrees.cp);
     });
 }
 
 std::int64_t max_rows_sent(const SampleTable& table, const LaneSpec& producer) {
-    return longest_part(max_slice_rows(table, producer) / table.unit(producer.section), producer.degrees.tp);
+    return longest_part(max_slice_rows(table, producer) / table.units(producer.section).unit(),
+                        producer.degrees.tp);
 }
 
 std::int64_t max_rows_received(const SampleTable& table, const LaneSpec& producer, const LaneSpec& consumer) {

@@ -19,10 +19,8 @@ constexpr int kProbedSide = 16;  ///< output rows per side of the picture by whi
 double flops_of(const Scenario& scenario, int section, int index, int layer, std::int64_t tokens) {
     const model::ModelSpec& spec = scenario.models[section];
     model::SampleShape sample{.tokens = tokens, .pictures = {}, .weight = 1};
-    if (spec.kind == model::ModelSpec::Kind::vision) {
-        const int side = kProbedSide * spec.patch * spec.merge;
-        sample = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
-    }
+    if (const model::Units units(spec); units.encodes())
+        sample = {.tokens = 1, .pictures = {units.square(kProbedSide)}, .weight = 1};
     model::Role role =
         role_of(scenario, section, {.index = index, .count = 3, .first_layer = layer, .layers = 1});
     // What is added after the first layers costs next to nothing, and a stage of one layer has no room for
@@ -122,7 +120,7 @@ void balance_stages(Scenario& scenario, const SampleTable& table) {
         const graph::Section& section = scenario.graph.sections[s];
         // Lengths decide nothing where the deck lists the layers, nor in a vision section (flops_of): their
         // samples need not be passed over.
-        if (section.layout.stage_count() == 1 || !section.layout.layers.empty() || table.sees_pixels(s))
+        if (section.layout.stage_count() == 1 || !section.layout.layers.empty() || table.units(s).encodes())
             continue;
         // A sample of n tokens costs n (a + b n) in a layer and n c in the head. Their ratio over all samples
         // is that of one whose length is the mean over the tokens.

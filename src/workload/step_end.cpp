@@ -131,7 +131,7 @@ void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const Sa
                     .links = mesh_links_of(scenario, static_cast<int>(stage))};
         probe.options.rates = rates_of(scenario.cluster->device);
         // Where a picture stands in a text hardly matters: its tokens count as text.
-        probe.add(table.sees_pixels(section)
+        probe.add(table.units(section).encodes()
                       ? table.shape(*medium)
                       : model::SampleShape{.tokens = table.length(*medium, section), .pictures = {}});
         const model::Footprint& footprint = probes.footprint(probe);

@@ -100,7 +100,7 @@ struct Family {
           spec(specs.front()),
           reference(name),
           samples(reference) {
-        if (specs.size() > 1) geometry = {specs[1].patch, specs[1].merge};
+        if (specs.size() > 1) encoder = model::Units(specs[1]);
         Pulse pulse;
         const safetensors::SafetensorsFile file(testing_support::folder_of(name) + "/model.safetensors",
                                                 pulse);
@@ -113,7 +113,7 @@ struct Family {
     Precision rounded;
     std::vector<model::ModelSpec> specs;  ///< the language model's, and the tower's where there is one
     const model::ModelSpec& spec;         ///< the language model's
-    model::Geometry geometry;
+    model::Units encoder;
     FamilyReference reference;
     FamilySamples samples;
     std::vector<float> head;  ///< [V, C]
@@ -158,7 +158,7 @@ private:
 /// The tokens of all pictures of the samples, numbered in their order, and which of them a rank has.
 class PictureTokens {
 public:
-    PictureTokens(const Views& all, model::Geometry geometry) : geometry_(geometry) {
+    PictureTokens(const Views& all, const model::Units& encoder) : encoder_(encoder) {
         for (const model::SampleView& view : all) {
             first_.emplace_back();
             for (const model::Picture& picture : view.pictures) {
@@ -168,9 +168,7 @@ public:
         }
     }
     std::int64_t count() const { return count_; }
-    std::int64_t tokens_of(const model::Picture& picture) const {
-        return model::picture_tokens(picture.height, picture.width, geometry_);
-    }
+    std::int64_t tokens_of(const model::Picture& picture) const { return encoder_.outputs(picture.size()); }
     std::int64_t first(const model::SampleView& view, std::size_t picture) const {
         return first_.at(view.id).at(picture);
     }
@@ -191,7 +189,7 @@ public:
     }
     /// Those that this rank of the tower outputs, by row.
     std::vector<std::int64_t> output_of(const Section& tower, const Views& views) const {
-        const std::int64_t unit = std::int64_t{geometry_.merge} * geometry_.merge;
+        const std::int64_t unit = encoder_.unit();
         std::vector<std::int64_t> patches, begins, numbers;
         for (const model::SampleView& view : views)
             for (std::size_t p = 0; p < view.pictures.size(); ++p) {
@@ -206,7 +204,7 @@ public:
     }
 
 private:
-    model::Geometry geometry_;
+    model::Units encoder_;
     std::vector<std::vector<std::int64_t>> first_;  ///< by sample and picture
     std::int64_t count_ = 0;
 };
@@ -409,7 +407,7 @@ void run(const comm::Communicator& world, Family& family, const Layout& layout, 
     }
     Section language(world, *backend, family, spec, role, layout, layout.degrees,
                      layout.pp == 1 ? std::vector{spec.layers} : std::vector{spec.layers - 1, 1});
-    const PictureTokens tokens(family.samples.views(), family.geometry);
+    const PictureTokens tokens(family.samples.views(), family.encoder);
     Logits logits(family);
     model::Result result;
     for (const Views& views :

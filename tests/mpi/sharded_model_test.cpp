@@ -146,8 +146,8 @@ Rows rows_of(const Job& job, bool pictures) {
             } else if (token != model::test::kMarker) {
                 rows.source.push_back(-1);
             } else {
-                const Picture& p = sample.pictures[picture++];
-                const std::int64_t tokens = picture_tokens(p.height, p.width, {2, 2});
+                const std::int64_t tokens =
+                    model::Units(model::test::vision_spec()).outputs(sample.pictures[picture++].size());
                 for (std::int64_t i = 0; i < tokens; ++i) rows.source.push_back(next++);
                 rows.first_lengths.push_back(4 * tokens);
             }

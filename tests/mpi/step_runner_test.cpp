@@ -10,6 +10,7 @@
 #include "mpi/local_stage_rig.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/scratch_folder.hpp"
+#include "support/units.hpp"
 #include "train/coordinator/step_command.hpp"
 #include "train/step/expert_loads.hpp"
 #include "unit/data/sample_writer.hpp"
@@ -47,11 +48,9 @@ public:
         : world_(world), rig_(world) {
         data_test::SampleFileWriter{}.write(folder_.path() / "samples.h5", arrays_);
         file_ = std::make_shared<data::SampleFile>(folder_.path() / "samples.h5");
-        graph::SectionGraph graph;
-        graph.sections.resize(2);
-        table_ =
-            std::make_unique<workload::SampleTable>(*file_, graph, std::vector<model::Geometry>{{1, 1}, {}},
-                                                    std::vector<model::Geometry>{{}, {1, 1}});
+        const model::Units encoder = testing_support::encoder_units(1, 1);
+        table_ = std::make_unique<workload::SampleTable>(
+            *file_, std::vector<workload::SampleTable::Section>{{encoder}, {{}, encoder}});
         prefetcher_ = std::make_unique<data::Prefetcher>(
             file_, data::Prefetcher::Settings{.bytes_ahead = 1 << 20}, silent_);
         std::vector<int> consumers(static_cast<std::size_t>(languages()));

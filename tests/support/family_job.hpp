@@ -56,8 +56,7 @@ public:
             for (const model::SampleView& sample : batch.samples) {
                 const std::int64_t first = row;
                 for (const model::Picture& picture : sample.pictures)
-                    row += model::picture_tokens(picture.height, picture.width,
-                                                 {models[1].spec.patch, models[1].spec.merge});
+                    row += model::Units(models[1].spec).outputs(picture.size());
                 inputs[0].push_back(rows.slice(first, row));
             }
             MAESTRO_CHECK(row == rows.dim(0), "the vision model has {} rows, its pictures {}", rows.dim(0),

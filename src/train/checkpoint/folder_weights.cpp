@@ -108,7 +108,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(con
     const auto meta = backend::make_meta();
     model::Role role{};
     role.section = spec.name;
-    role.loss = spec.kind == model::ModelSpec::Kind::language;
+    role.loss = !model::Units(spec).encodes();
     role.output_width = model::row_width({EdgeTensor::embeddings, spec}, spec.output_width);
     role.lora = lora;
     const auto module = model::make_module(*meta, spec, role);

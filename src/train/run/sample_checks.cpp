@@ -70,8 +70,8 @@ std::vector<std::string> compare_with_folders(const RunContext& context, const d
     std::set<std::string> compared;
     for (std::size_t s = 0; s < context.deck.sections.size(); ++s) {
         const config::Section& section = context.deck.sections[s];
-        const bool language = context.scenario.models[s].kind == model::ModelSpec::Kind::language;
-        if (!language || !section.from_folder || !compared.insert(section.weights).second) continue;
+        const bool reads_text = !model::Units(context.scenario.models[s]).encodes();
+        if (!reads_text || !section.from_folder || !compared.insert(section.weights).second) continue;
         context.pulse.doing("the tokenizer of " + section.weights);
         if (const std::string why = compare(samples, section.weights, context.pulse); !why.empty())
             notices.push_back(

@@ -29,7 +29,7 @@ Edge edge(const char* from, const char* to) {
 
 TEST(SectionGraph, DerivesRanksOrderAndGradients) {
     for (const bool train : {true, false}) {
-        auto vision = section("vision", Kind::vision, 1);
+        auto vision = section("vision", Kind::encoder, 1);
         vision.train = train;
         std::vector<Refusal> refusals;
         const auto graph = make_graph({section("language", Kind::language, 2), vision},
@@ -62,7 +62,7 @@ Edge hidden(const char* from, const char* to) {
 
 /// Embeddings enter the first stage of a section, hidden states leave and enter the last ones.
 TEST(SectionGraph, ConnectsStages) {
-    auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1),
+    auto vision = section("vision", Kind::encoder, 1), teacher = section("teacher", Kind::language, 1),
          student = section("student", Kind::language, 2);
     teacher.train = false;
     vision.layout.pp = 2;
@@ -84,11 +84,11 @@ TEST(SectionGraph, ConnectsStages) {
 
 TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {
     const std::string text =
-        refusals_of({section("vision", Kind::vision, 2), section("language", Kind::language, 3)},
+        refusals_of({section("vision", Kind::encoder, 2), section("language", Kind::language, 3)},
                     {edge("vision", "language")});
     EXPECT_THAT(text, AllOf(HasSubstr("section.language.layout.dp"), HasSubstr("3/2"),
                             HasSubstr("a multiple or a divisor of 2")));
-    EXPECT_EQ(refusals_of({section("vision", Kind::vision, 2), section("language", Kind::language, 4)},
+    EXPECT_EQ(refusals_of({section("vision", Kind::encoder, 2), section("language", Kind::language, 4)},
                           {edge("vision", "language")}),
               "");
 }
@@ -103,7 +103,7 @@ TEST(SectionGraph, NamesTheCycle) {
 }
 
 TEST(SectionGraph, RefusesWhatDoesNotFit) {
-    const auto v = section("v", Kind::vision, 1), l = section("l", Kind::language, 1),
+    const auto v = section("v", Kind::encoder, 1), l = section("l", Kind::language, 1),
                m = section("m", Kind::language, 2);
     EXPECT_THAT(refusals_of({v, l}, {edge("v", "l"), edge("v", "l")}),
                 HasSubstr("this edge is defined twice"));
@@ -135,7 +135,7 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
     std::vector<Refusal> refusals;
     auto teacher = section("t", Kind::language, 1);
     teacher.train = false;
-    const auto graph = make_graph({teacher, section("v", Kind::vision, 2), language},
+    const auto graph = make_graph({teacher, section("v", Kind::encoder, 2), language},
                                   {edge("v", "l"), hidden("t", "l")}, refusals);
     ASSERT_TRUE(refusals.empty()) << refusals[0].what;
     EXPECT_EQ(graph.world, 3);
@@ -147,7 +147,7 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
 // Hidden states carry no gradient back: what only they connect to a loss cannot be trained, and runs no
 // backward.
 TEST(SectionGraph, SendsGradientsOverEmbeddingsAlone) {
-    auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1),
+    auto vision = section("vision", Kind::encoder, 1), teacher = section("teacher", Kind::language, 1),
          eye = vision;
     eye.name = "eye";
     eye.train = teacher.train = false;

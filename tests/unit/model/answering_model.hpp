@@ -121,8 +121,7 @@ private:
         for (const std::int32_t token : sample.tokens) {
             std::int64_t count = 1;
             if (token == kMarker) {
-                const Picture& p = sample.pictures[picture++];
-                count = picture_tokens(p.height, p.width, {vision_spec_.patch, vision_spec_.merge});
+                count = Units(vision_spec_).outputs(sample.pictures[picture++].size());
             }
             of_picture.insert(of_picture.end(), static_cast<std::size_t>(count), token == kMarker);
         }

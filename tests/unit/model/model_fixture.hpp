@@ -224,7 +224,7 @@ public:
             auto count = static_cast<std::int64_t>(sample.tokens.size());
             if (kind_ == Kind::vlm) {
                 count = 0;
-                for (const Picture& p : sample.pictures) count += picture_tokens(p.height, p.width, {2, 2});
+                for (const Picture& p : sample.pictures) count += Units(vision_spec()).outputs(p.size());
             }
             inputs[0].push_back(rows.slice(begin, begin + count));
             begin += count;

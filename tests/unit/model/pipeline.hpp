@@ -51,7 +51,7 @@ public:
                 if (embeddings ? role.stage.first() : role.stage.last())
                     role.inputs.push_back(input);
                 else if (embeddings)
-                    role.stage.expansions.push_back({input.from.patch, input.from.merge});
+                    role.stage.expansions.emplace_back(input.from);
             }
             if (!role.stage.first())
                 role.inputs.push_back({EdgeTensor::stream, spec, wanted(role.stage.index)});

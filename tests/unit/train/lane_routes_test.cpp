@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "channel/manifest.hpp"
+#include "support/units.hpp"
 #include "train/step/routes.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/train/random_plan.hpp"
@@ -286,7 +287,7 @@ TEST(LaneRoutes, OfSamplesOfAnyLengthEvenNone) {
 class LaneRoutesOfFile : public data::SampleFileTest {
 protected:
     static constexpr int kSamples = 40;
-    static constexpr model::Geometry kGeometry{2, 2};
+    const model::Units encoder_ = testing_support::encoder_units(2, 2);
 
     void SetUp() override {
         Dice dice(99);
@@ -313,11 +314,8 @@ protected:
             for (std::size_t i = 0; i < share.size(); ++i) markers[i] += share[i];
         }
         file_->find_markers({0, 1}, quiet);
-        graph::SectionGraph graph;
-        graph.sections.resize(3);
         table_ = std::make_unique<workload::SampleTable>(
-            *file_, graph, std::vector<model::Geometry>{kGeometry, {}, {}},
-            std::vector<model::Geometry>{{}, kGeometry, kGeometry});
+            *file_, std::vector<workload::SampleTable::Section>{{encoder_}, {{}, encoder_}, {{}, encoder_}});
         std::size_t at = 0;
         for (std::int64_t i = 0; i < kSamples; ++i)
             for (const std::int32_t marker : table_->markers(i)) EXPECT_EQ(marker, markers[at++]);

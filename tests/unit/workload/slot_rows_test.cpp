@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "support/units.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "workload/layout.hpp"
 
@@ -15,8 +16,6 @@ using Samples = std::vector<std::int64_t>;
 /// Section 0 sees pictures, 1 is a teacher and 2 its student.
 class SlotRows : public data::SampleFileTest {
 protected:
-    static constexpr model::Geometry kGeometry{2, 2};
-
     void SetUp() override {
         data::SampleArrays arrays;
         arrays.add(std::vector<std::int32_t>(23, 'a'));
@@ -29,10 +28,9 @@ protected:
         file_ = std::make_unique<data::SampleFile>(path_);
         Pulse quiet;
         file_->find_markers({}, quiet);
-        graph::SectionGraph graph;
-        graph.sections.resize(3);
-        table_ = std::make_unique<SampleTable>(*file_, graph, std::vector<model::Geometry>{kGeometry, {}, {}},
-                                               std::vector<model::Geometry>{{}, kGeometry, kGeometry});
+        const model::Units encoder = testing_support::encoder_units(2, 2);
+        table_ = std::make_unique<SampleTable>(
+            *file_, std::vector<SampleTable::Section>{{encoder}, {{}, encoder}, {{}, encoder}});
     }
 
     /// Every ordered choice of so many samples.
@@ -129,8 +127,8 @@ TEST_F(SlotRows, ShrinkWithTheLane) {
 
 TEST_F(SlotRows, PlacesAreThoseOfTheMarkers) {
     // 257 x [8 x 9] [13 x 12] z 258: pictures side by side are one range.
-    const std::int64_t first = table_->rows_of(table_->pictures(2)[0], 0),
-                       second = table_->rows_of(table_->pictures(2)[1], 0);
+    const std::int64_t first = table_->units(0).outputs(table_->pictures(2)[0]),
+                       second = table_->units(0).outputs(table_->pictures(2)[1]);
     EXPECT_EQ(places_of(*table_, 0, 2, 2, {2, 1}), (std::vector<Range>{{2, 2 + first + second}}));
     EXPECT_EQ(places_of(*table_, 0, 2, 1, {1, 2}), (std::vector<Range>{{0, 1}, {2, 2 + 8 * 6}}));
     EXPECT_EQ(places_of(*table_, 1, 2, 3, {1, 2}), (std::vector<Range>{{0, 1}}));

@@ -27,7 +27,7 @@ graph::SectionGraph vision_language(int language_dp, const char* colocate_with) 
     edge.from_name = "vision";
     edge.to_name = "language";
     std::vector<graph::Refusal> refusals;
-    auto graph = make_graph({section("vision", graph::Kind::vision, 1),
+    auto graph = make_graph({section("vision", graph::Kind::encoder, 1),
                              section("language", graph::Kind::language, language_dp, colocate_with)},
                             {edge}, refusals);
     EXPECT_TRUE(refusals.empty());
