@@ -26,7 +26,9 @@ import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LONGEST_S = 200  # a test that runs longer has noticed the mutant too, if it has printed the expected message
+# A test that runs longer, and longer than three times as long as without the mutant, has noticed it too, if it has printed the expected message.
+LONGEST_S = 200
+LONGEST_GREEN_S = 1200  # without any mutant, on a busy machine
 TRIES = 3  # for tests of several ranks, whose timing differs from run to run
 
 
@@ -36,15 +38,20 @@ class Build:
         self.scratch = folder / "mutants"
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165", "MAESTRO_BINARY": str(folder / "maestro")}
         self.ranks = threading.Lock()  # ranks of one test at a time
+        self.green_s = {}  # {target: times of its tests without any mutant}
         self.commands = json.loads((folder / "compile_commands.json").read_text())
         self.sources = {}  # {file: {target: the command that compiles it for this target}}
 
-    def call(self, *command, timeout=None, **environment):
+    def call(self, *command, timeout=None, took=None, **environment):
+        """Returns the exit code and the output; appends the seconds to the list `took`."""
+        begin = time.monotonic()
         # In a new session, so that no ranks outlive an mpirun that hangs.
         job = subprocess.Popen([str(word) for word in command], cwd=self.folder, env={**self.environment, **environment}, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
         try:
             output, _ = job.communicate(timeout=timeout)
+            if took is not None:
+                took.append(time.monotonic() - begin)
             return job.returncode, output
         except subprocess.TimeoutExpired:
             job.terminate()  # mpirun ends its ranks
@@ -122,15 +129,19 @@ class Build:
         changed.write_text((ROOT / mutant["file"]).read_text().replace(mutant["old"], mutant["new"]))
         return self.link(folder, mutant)
 
-    def run(self, mutant, program):
+    def run_green(self, test):
+        took = self.green_s.setdefault(target_of(test), [])
+        return self.run(test, self.folder / target_of(test), LONGEST_GREEN_S, took)
+
+    def run(self, mutant, program, longest_s, took=None):
         if "script" in mutant:
             with self.ranks:
                 variable = "MAESTRO_BINARY" if mutant["test"] == "maestro" else "MAESTRO_HOSTED"
                 return self.call(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", ROOT / mutant["script"], "-k", mutant["cases"],
-                                 timeout=LONGEST_S, **{variable: str(program), "PYTHONDONTWRITEBYTECODE": "1"})
+                                 timeout=longest_s, took=took, **{variable: str(program), "PYTHONDONTWRITEBYTECODE": "1"})
         if "ranks" not in mutant:
             other = {"MAESTRO_HOSTED_ARCHITECTURE": str(mutant["architecture"])} if "architecture" in mutant else {}
-            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=LONGEST_S, **other)
+            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=longest_s, took=took, **other)
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", mutant["ranks"]]
         if "preload" in mutant:
             library = next(self.folder.rglob(f"lib{mutant['preload']}.so"))
@@ -138,7 +149,7 @@ class Build:
         if "gpus" in mutant:
             command += ["-x", f"MAESTRO_HOSTED_DEVICES={mutant['gpus']}"]
         with self.ranks:
-            return self.call(*command, program, timeout=LONGEST_S)
+            return self.call(*command, program, timeout=longest_s, took=took)
 
 
 def is_unity(words):
@@ -200,7 +211,7 @@ def check_green(build, mutants, pool):
         test["filtered"] = test["cases"] != {""}
         test["cases"] = (" or " if "script" in test else ":").join(sorted(test["cases"]))
     tests = spread(list(tests.values()))
-    for test, (code, output) in zip(tests, pool.map(lambda test: build.run(test, build.folder / target_of(test)), tests)):
+    for test, (code, output) in zip(tests, pool.map(build.run_green, tests)):
         ran = re.search(r"PASSED  \] (\d+) test|(\d+) passed", output) if test["filtered"] else True
         if code != 0 or not ran or (ran is not True and ran[1] == "0"):
             sys.exit(f"{target_of(test)} fails, or runs no test, without any mutant: {code}\n{output[-3000:]}")
@@ -212,10 +223,11 @@ def check_green(build, mutants, pool):
 def notice(build, mutant):
     """Whether the test fails for the expected reason."""
     start = time.monotonic()
+    longest_s = max(LONGEST_S, 3 * max(build.green_s[target_of(mutant)]))
     try:
         program = build.make(mutant)
         for _ in range(TRIES if mutant.get("ranks", 1) > 1 else 1):
-            code, output = build.run(mutant, program)
+            code, output = build.run(mutant, program, longest_s)
             if code != 0:
                 break
     except RuntimeError as error:
