@@ -30,7 +30,8 @@ def commands(document="README.md", section=None):
 def clone_into(folder):
     """Clones the repository, with what is not committed yet; copies what is no repository."""
     if not (shutil.which("git") and (ROOT / ".git").exists()):
-        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("build*", "data", "models", "runs", ".git", "__pycache__"))
+        made = shutil.ignore_patterns("build*", "data", "models", "runs", ".git")
+        shutil.copytree(ROOT, folder, ignore=lambda path, names: made(path, names) if pathlib.Path(path) == ROOT else {"__pycache__"})
         return
     git = ["git", "-c", "safe.directory=*"]
     subprocess.run([*git, "clone", "-q", str(ROOT), str(folder)], check=True, capture_output=True)
