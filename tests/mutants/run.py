@@ -42,16 +42,16 @@ class Build:
         self.commands = json.loads((folder / "compile_commands.json").read_text())
         self.sources = {}  # {file: {target: the command that compiles it for this target}}
 
-    def call(self, *command, timeout=None, took=None, **environment):
-        """Returns the exit code and the output; appends the seconds to the list `took`."""
+    def call(self, *command, timeout=None, elapsed_s=None, **environment):
+        """Returns the exit code and the output; appends the seconds to the list `elapsed_s`."""
         begin = time.monotonic()
         # In a new session, so that no ranks outlive an mpirun that hangs.
         job = subprocess.Popen([str(word) for word in command], cwd=self.folder, env={**self.environment, **environment}, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
         try:
             output, _ = job.communicate(timeout=timeout)
-            if took is not None:
-                took.append(time.monotonic() - begin)
+            if elapsed_s is not None:
+                elapsed_s.append(time.monotonic() - begin)
             return job.returncode, output
         except subprocess.TimeoutExpired:
             job.terminate()  # mpirun ends its ranks
@@ -130,18 +130,18 @@ class Build:
         return self.link(folder, mutant)
 
     def run_green(self, test):
-        took = self.green_s.setdefault(target_of(test), [])
-        return self.run(test, self.folder / target_of(test), LONGEST_GREEN_S, took)
+        elapsed_s = self.green_s.setdefault(target_of(test), [])
+        return self.run(test, self.folder / target_of(test), LONGEST_GREEN_S, elapsed_s)
 
-    def run(self, mutant, program, longest_s, took=None):
+    def run(self, mutant, program, longest_s, elapsed_s=None):
         if "script" in mutant:
             with self.ranks:
                 variable = "MAESTRO_BINARY" if mutant["test"] == "maestro" else "MAESTRO_HOSTED"
                 return self.call(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", ROOT / mutant["script"], "-k", mutant["cases"],
-                                 timeout=longest_s, took=took, **{variable: str(program), "PYTHONDONTWRITEBYTECODE": "1"})
+                                 timeout=longest_s, elapsed_s=elapsed_s, **{variable: str(program), "PYTHONDONTWRITEBYTECODE": "1"})
         if "ranks" not in mutant:
             other = {"MAESTRO_HOSTED_ARCHITECTURE": str(mutant["architecture"])} if "architecture" in mutant else {}
-            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=longest_s, took=took, **other)
+            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=longest_s, elapsed_s=elapsed_s, **other)
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", mutant["ranks"]]
         if "preload" in mutant:
             library = next(self.folder.rglob(f"lib{mutant['preload']}.so"))
@@ -149,7 +149,7 @@ class Build:
         if "gpus" in mutant:
             command += ["-x", f"MAESTRO_HOSTED_DEVICES={mutant['gpus']}"]
         with self.ranks:
-            return self.call(*command, program, timeout=longest_s, took=took)
+            return self.call(*command, program, timeout=longest_s, elapsed_s=elapsed_s)
 
 
 def is_unity(words):
