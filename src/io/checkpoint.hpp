@@ -49,11 +49,11 @@ void begin_checkpoint(const std::filesystem::path& run, std::int64_t step);
 void discard_checkpoint(const std::filesystem::path& partial);
 /// train.h5.
 FileImage describe_train_state(const TrainState& state, Pulse& pulse);
-/// Which checkpoints stay when another one is complete, of those that are not newer than it. Newer ones
-/// belong to another continuation of the run and are not touched.
 /// Steps after a checkpoint by whose mean loss it is judged, where there are so many.
 inline constexpr std::int64_t kJudgedSteps = 10;
 
+/// Which checkpoints stay when another one is complete, of those that are not newer than it. Newer ones
+/// belong to another continuation of the run and are not touched.
 struct Retention {
     std::int64_t newest = 2;                 ///< so many, at least two; the complete one is the first of them
     std::vector<std::int64_t> besides = {};  ///< steps of others

@@ -103,7 +103,6 @@ struct MeanLoss {
     double mean =
         std::numeric_limits<double>::quiet_NaN();  ///< of the steps with targets; NaN: there are none
     std::int64_t steps = 0;                        ///< those with and without targets
-    bool operator==(const MeanLoss&) const = default;
 };
 /// For each of the steps, the mean loss of the `most` steps after it, of fewer where the file has no more.
 std::vector<MeanLoss> mean_losses_after(const std::filesystem::path& path,

@@ -16,9 +16,9 @@ std::int64_t Units::outputs(std::span<const PictureSize> pictures) const {
     return rows;
 }
 
-std::int64_t expanded_tokens(const SampleShape& shape, const Units& encoder) {
-    if (!encoder.encodes()) return shape.tokens;
-    return shape.tokens + encoder.outputs(shape.pictures) - std::ssize(shape.pictures);
+std::int64_t expanded_tokens(std::int64_t tokens, std::span<const PictureSize> pictures,
+                             const Units& encoder) {
+    return encoder.encodes() ? tokens + encoder.outputs(pictures) - std::ssize(pictures) : tokens;
 }
 
 }  // namespace maestro::model

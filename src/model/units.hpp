@@ -11,7 +11,6 @@
 namespace maestro::model {
 
 struct ModelSpec;
-struct SampleShape;
 
 /// The output rows of a picture, in rows and columns as they lie in it.
 struct RowGrid {
@@ -49,8 +48,9 @@ private:
     std::int64_t unit_ = 1;  ///< unit()
 };
 
-/// Returns the tokens of a sample after each marker is replaced by the output rows that `encoder` makes of
-/// its picture. Where it is none, a marker remains one token.
-std::int64_t expanded_tokens(const SampleShape& shape, const Units& encoder);
+/// Returns the tokens of a sample of `tokens`, markers included, after each marker is replaced by the output
+/// rows that `encoder` makes of its picture. Where it is none, a marker remains one token.
+std::int64_t expanded_tokens(std::int64_t tokens, std::span<const PictureSize> pictures,
+                             const Units& encoder);
 
 }  // namespace maestro::model

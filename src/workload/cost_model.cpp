@@ -169,8 +169,6 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         const graph::Section& section = graph.sections[s];
         Stage& costs = stages_.emplace_back();
         costs.section = s;
-        costs.units = table.units(s);
-        costs.encoder = encoder_of(scenario, s);
         costs.backward = section.backward;
         if (stage == section.first_stage) {
             met = {};
@@ -201,9 +199,10 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
 /// Calls each(length) for every sequence of the sample in the section: its pictures, or its tokens.
 template <class Each>
 void CostModel::lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const {
-    if (!stage.units.encodes()) return each(static_cast<double>(table_->length(sample, stage.section)));
+    const model::Units& units = table_->units(stage.section);
+    if (!units.encodes()) return each(static_cast<double>(table_->length(sample, stage.section)));
     for (const PictureSize& picture : table_->pictures(sample))
-        each(static_cast<double>(stage.units.rows(picture)));
+        each(static_cast<double>(units.rows(picture)));
 }
 
 schedule::SampleCost CostModel::of(std::int64_t sample) const {
@@ -218,8 +217,8 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
             task.backward_s += costs.cost.at(costs.cost.backward, n);
             common_s += costs.cost.at(costs.cost.common, n);
         });
-        if (costs.encoder.encodes()) {
-            const auto pictures = static_cast<double>(costs.encoder.outputs(table_->pictures(sample)));
+        if (const model::Units& encoder = table_->encoder(costs.section); encoder.encodes()) {
+            const auto pictures = static_cast<double>(encoder.outputs(table_->pictures(sample)));
             task.forward_s += pictures * costs.cost.picture_forward;
             task.backward_s += pictures * costs.cost.picture_backward;
         }

@@ -47,7 +47,6 @@ public:
 private:
     struct Stage {
         int section = 0;
-        model::Units units, encoder;  ///< see SampleTable::Section
         LengthCost cost;
         bool backward = true;
         /// Bytes of a sample's output row that pass over the link together, and the link's bandwidth; 0

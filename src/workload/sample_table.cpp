@@ -62,17 +62,15 @@ std::int64_t SampleTable::most_sequences(int samples, int section) const {
 
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
     if (units(section).encodes()) return units(section).outputs(pictures(sample));
-    const model::Units& encoder = sections_[section].encoder;
-    const std::int64_t tokens = index_->tokens(sample);
-    if (!encoder.encodes()) return tokens;
-    return tokens + encoder.outputs(pictures(sample)) - std::ssize(pictures(sample));
+    return model::expanded_tokens(index_->tokens(sample), pictures(sample), encoder(section));
 }
 
 std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
     std::int64_t rows = 0;
     for (const model::SampleShape& shape : batch)
-        rows += units(section).encodes() ? units(section).outputs(shape.pictures)
-                                         : model::expanded_tokens(shape, sections_[section].encoder);
+        rows += units(section).encodes()
+                    ? units(section).outputs(shape.pictures)
+                    : model::expanded_tokens(shape.tokens, shape.pictures, encoder(section));
     return rows;
 }
 

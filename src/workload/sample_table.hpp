@@ -48,6 +48,7 @@ public:
     /// Sum of the loss weights of its targets.
     double weight(std::int64_t sample) const { return index_->weight(sample); }
     const model::Units& units(int section) const { return sections_[section].units; }
+    const model::Units& encoder(int section) const { return sections_[section].encoder; }
     /// Whether the sample has work for the section: pictures for an encoder, always for the others.
     bool activates(std::int64_t sample, int section) const;
     /// The rows of the sample within the section: tokens, or what an encoder makes of its pictures.
