@@ -34,9 +34,11 @@ Shard make_shard(std::span<const Range> rows, Range columns);
 /// Returns the shard with all elements of an array of one or two dimensions.
 Shard whole(const std::vector<std::int64_t>& shape);
 
-/// Elements that are contiguous both in the logical array and in the shard, with their first indices.
+/// Elements that are contiguous in the logical array, and in the shard unless `stride` says otherwise, with
+/// their first indices.
 struct Extent {
     std::int64_t logical = 0, local = 0, count = 0;
+    std::int64_t stride = 1;  ///< in the shard, from element to element
     bool operator==(const Extent&) const = default;
 };
 

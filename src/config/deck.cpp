@@ -11,12 +11,30 @@
 #include "base/error.hpp"
 #include "base/text_file.hpp"
 #include "config/table_reader.hpp"
+#include "families/family.hpp"
+#include "model/kind.hpp"
 
 namespace maestro::config {
 
 namespace {
 
 constexpr std::size_t kMaxDeckBytes = 1 << 20;
+
+/// The names of the families for which `is_one` holds.
+template <class IsOne>
+std::string names_of(IsOne&& is_one) {
+    std::vector<std::string_view> names;
+    for (const families::Family* const family : families::families())
+        if (is_one(*family)) names.push_back(family->name);
+    return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// The model of its family that the deck names. Where the family has none of the kind, an empty one.
+families::FolderModel folder_model_of(const Model& m) {
+    const families::FolderModel* const found =
+        families::find_family(m.family)->find(model::find_kind(m.kind)->kind);
+    return found ? *found : families::FolderModel{};
+}
 
 /// Reads the tables into the structs of the deck and collects all errors.
 class DeckReader {
@@ -213,12 +231,19 @@ void DeckReader::finish_models(Deck& deck) {
         if (m.head_dim == 0) m.head_dim = m.width / m.heads;
         if (m.heads % m.kv_heads != 0)
             fail_at(key + "kv_heads", fmt::format("{} heads are not a multiple of it", m.heads));
-        const int unit = m.kind == "vision" ? 4 : 2;
+        const model::ModelKind& kind = *model::find_kind(m.kind);
+        const int unit = kind.head_dim_unit;
         if (m.head_dim < unit || m.head_dim % unit != 0)
             fail_at(key + "head_dim", fmt::format("{} is not a multiple of {}", m.head_dim, unit));
-        if (m.kind == "vision" && m.family != "maestro" && m.family != "qwen3_vl")
+        if (!families::find_family(m.family)->find(kind.kind))
             fail_at(key + "family",
-                    fmt::format("'{}' has no vision model; allowed: maestro, qwen3_vl", m.family));
+                    fmt::format("'{}' has no {} model; allowed: {}", m.family, m.kind,
+                                names_of([&](const families::Family& f) { return f.find(kind.kind); })));
+        if (m.attention_window > 0 && deck.data.sequence_length > m.attention_window)
+            fail_at("data.sequence_length",
+                    fmt::format("{} is longer than the window of attention of model {}, and only full "
+                                "attention is built; allowed: up to {}",
+                                deck.data.sequence_length, name, m.attention_window));
         const auto& sections = m.rope_sections;
         if (!sections.empty() &&
             (sections.size() != 3 || *std::min_element(sections.begin(), sections.end()) < 1 ||
@@ -243,6 +268,8 @@ void DeckReader::finish_models(Deck& deck) {
 }
 
 void DeckReader::finish_experts(const std::string& key, const Model& m) {
+    using Experts = families::FolderModel::Experts;
+    const Experts has_experts = folder_model_of(m).experts;
     if (m.experts == 0) {
         for (const auto& [name, value] :
              {std::pair{"experts_per_token", m.experts_per_token}, std::pair{"expert_mlp", m.expert_mlp},
@@ -250,22 +277,24 @@ void DeckReader::finish_experts(const std::string& key, const Model& m) {
             if (value != 0)
                 fail_at(key + name,
                         fmt::format("{} without experts; give their number by {}experts", value, key));
-        if (m.family == "qwen3_moe")
-            fail_at(key + "experts", "missing; required for a model of family qwen3_moe");
+        if (has_experts == Experts::always)
+            fail_at(key + "experts", "missing; required for a model of family " + m.family);
         return;
     }
     if (m.kind != "language")
         fail_at(key + "experts", fmt::format("a {} model has none; remove the key", m.kind));
-    if (m.family != "maestro" && m.family != "qwen3_moe")
-        fail_at(key + "experts",
-                fmt::format("a model of family {} has none; allowed: maestro, qwen3_moe", m.family));
+    else if (has_experts == Experts::never)
+        fail_at(key + "experts", fmt::format("a model of family {} has none; allowed: {}", m.family,
+                                             names_of([](const families::Family& f) {
+                                                 return f.models.front().experts != Experts::never;
+                                             })));
     if (m.experts_per_token < 1 || m.experts_per_token > m.experts)
         fail_at(key + "experts_per_token",
                 fmt::format(
                     "{}; allowed: 1 to {}, the number of experts",
                     m.experts_per_token == 0 ? std::string("missing") : std::to_string(m.experts_per_token),
                     m.experts));
-    if (m.family != "maestro" && m.balance == "bias")
+    if (families::find_family(m.family)->has_folders() && m.balance == "bias")
         fail_at(
             key + "balance",
             fmt::format("a folder of family {} has no place for the bias; allowed: none, loss", m.family));
@@ -338,8 +367,7 @@ void DeckReader::finish_lora(const Deck& deck, Section& s) {
                 "checkpoint, a model folder, or \"random\"");
     if (lora.alpha == 0) lora.alpha = lora.rank;
     const auto model = deck.models.find(s.model);
-    const bool fused =
-        model != deck.models.end() && model->second.kind == "vision" && model->second.family == "qwen3_vl";
+    const bool fused = model != deck.models.end() && folder_model_of(model->second).layer.fused_qkv;
     std::span<const std::string_view> allowed = lora_targets(fused);
     // The linear layers of experts have no adapters, and those of dense layers have the same names.
     if (model != deck.models.end() && model->second.experts > 0) allowed = allowed.first(4);

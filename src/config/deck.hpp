@@ -67,7 +67,7 @@ struct Schedule {
 struct Model {
     std::string name, kind = "language", family = "maestro";
     std::int64_t layers = 1, width = 64, heads = 1, kv_heads = 1, head_dim = 64, mlp = 0, vocabulary = 0,
-                 picture_token = -1;
+                 picture_token = -1, attention_window = 0;
     double rope_theta = 10000, norm_eps = 1e-6;
     double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4,
            rope_original_length = 8192;

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "families/family.hpp"
+#include "model/kind.hpp"
+
 namespace maestro::config {
 
 namespace {
@@ -78,8 +81,11 @@ std::vector<Key> keys_of(Schedule& s) {
             {"moves", &s.moves, false, 0, kMaxMoves}};
 }
 std::vector<Key> keys_of(Model& m) {
-    return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
-            {"family", &m.family, false, 0, 0, {"maestro", "llama", "qwen3", "qwen3_moe", "qwen3_vl"}},
+    std::vector<std::string> kinds, families;
+    for (const model::ModelKind* const kind : model::kinds()) kinds.emplace_back(kind->word);
+    for (const families::Family* const family : families::families()) families.emplace_back(family->name);
+    return {{"kind", &m.kind, true, 0, 0, kinds, {"audio"}},
+            {"family", &m.family, false, 0, 0, families},
             {"layers", &m.layers, true, 1, 1000},
             {"width", &m.width, true, 1, kSize},
             {"heads", &m.heads, true, 1, 4096},
@@ -104,6 +110,7 @@ std::vector<Key> keys_of(Model& m) {
             {"router_normalize", &m.router_normalize},
             {"balance", &m.balance, false, 0, 0, {"none", "loss", "bias"}},
             {"balance_strength", &m.balance_strength, false, 0, 1},
+            {"attention_window", &m.attention_window, false, 0, kMany},
             {"picture_token", &m.picture_token, false, -1, 1 << 24},
             {"patch", &m.patch, false, 1, 256},
             {"merge", &m.merge, false, 1, 16},

@@ -1,6 +1,6 @@
-// Families of published models: what their layers consist of, which keys of a deck follow from a folder's
-// config.json, and which of its tensors hold which parameters. A further family is a further entry of the
-// table in family.cpp.
+// Families of published models: which models a folder has, what their layers consist of, which keys of a deck
+// follow from its config.json, and which of its tensors hold which parameters. Each family is an object, in a
+// file of its name, and an entry of the table in family.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/shard.hpp"
+#include "families/config_object.hpp"
+#include "families/piece.hpp"
+#include "families/tensor_names.hpp"
 #include "model/module.hpp"
 
 namespace maestro::families {
@@ -18,39 +20,48 @@ namespace maestro::families {
 /// Values of the deck's [model.NAME] by key, as text.
 using ModelKeys = std::map<std::string, std::string>;
 
-/// Rows of a parameter and the tensor of a folder that consists of them. The pieces of a parameter cover its
-/// rows in order.
-struct Piece {
-    std::string tensor;               ///< "model.layers.0.self_attn.q_proj.weight"
-    std::vector<std::int64_t> shape;  ///< of the tensor
-    std::int64_t elements() const;
-    bool operator==(const Piece&) const = default;
+/// A model of a family's folders.
+struct FolderModel {
+    model::ModelSpec::Kind kind = model::ModelSpec::Kind::language;
+    std::string_view prefix = {};  ///< of its tensors
+    model::LayerForm layer = {};
+    model::VisionForm vision = {};
+    /// Whether its layers have experts.
+    enum class Experts { never, always, possible } experts = Experts::never;
+    std::span<const TensorGroup> tensors = {};
+    /// Adds the keys that a config.json determines, whose root is `config`. Throws Error(bad_data, all_ranks)
+    /// for a model that the program does not compute, and for values that are missing or of the wrong type.
+    void (*read)(const ConfigObject& config, ModelKeys& keys) = nullptr;
 };
 
 struct Family {
-    std::string_view name;        ///< model.NAME.family
-    std::string_view model_type;  ///< in config.json; empty: this program's models, which have no folder
-    model::LayerForm language, vision;
-    model::VisionForm vision_form = {};
-    std::string_view language_prefix = "model.", vision_prefix = {};  ///< of tensors; empty: no such model
+    std::string_view name;                ///< model.NAME.family, and `model_type` in config.json
+    std::span<const FolderModel> models;  ///< at most one of a kind, the language model first
 
-    bool has_vision() const { return model_type.empty() || !vision_prefix.empty(); }
+    /// Null where it has no model of this kind.
+    const FolderModel* find(model::ModelSpec::Kind kind) const;
+    /// Whether other programs know its models, by folders.
+    bool has_folders() const { return models.front().read != nullptr; }
 };
 
+// In files of these names.
+extern const Family kLlama, kQwen3, kQwen3Moe, kQwen3Vl;
+
+/// All of them: first this program's models, which have no folder.
+std::span<const Family* const> families();
 /// Null where there is none of this name.
 const Family* find_family(std::string_view name);
 
 /// Returns the keys that the text of FOLDER/config.json determines; `path` is named in errors. Where the
-/// folder has models of several kinds, they are those of the model of `kind`, "language" or "vision". Throws
-/// Error(bad_data, all_ranks) for a model that is not built, and for values that are missing or of the wrong
-/// type.
+/// folder has no model of `kind` (ModelKind::word), they are those of its language model, with that kind.
+/// Errors as FolderModel::read, and for a family that is not in the table.
 ModelKeys read_config(std::string_view text, const std::string& path, std::string_view kind);
 
 /// Returns the tensors that hold a parameter of this shape, of a model of a family with folders, in each form
 /// that a folder may have. The first is that of published models, in which folders are written. In others a
 /// tied embedding has the name of the head, or one tensor of transformers 5 has all experts of a layer:
-/// "model.layers.0.mlp.experts.gate_up_proj" [E, 2I, C] for gate_proj and up_proj of E experts. Throws
-/// Error(broken_invariant) for an unknown parameter.
+/// "model.layers.0.mlp.experts.gate_up_proj" [E, 2I, C] for gate_proj and up_proj of E experts. Two forms may
+/// have tensors of one name and unlike shapes. Throws Error(broken_invariant) for an unknown parameter.
 std::vector<std::vector<Piece>> forms_of(const model::ModelSpec& spec, std::string_view parameter,
                                          const std::vector<std::int64_t>& shape);
 /// The first of them.
@@ -63,18 +74,14 @@ std::vector<Piece> adapter_pieces(const model::ModelSpec& spec, const Lora& lora
 /// Returns which target of LoRA (kLoraTargets) a linear layer is, "q_proj" of
 /// "model.layers.0.self_attn.q_proj", or an empty text.
 std::string_view lora_target_of(std::string_view layer);
-/// Divides elements of a parameter among its pieces, of which a layer with experts has hundreds. Returns, by
-/// piece, extents whose `logical` counts the elements of the piece's tensor; `local` remains as it is.
-std::vector<std::vector<Extent>> extents_by_piece(std::span<const Piece> pieces,
-                                                  std::span<const Extent> extents);
 /// The tensors of the embedding and of the output head, of a language model; empty otherwise. Of a tied pair
 /// a folder has the first, the second, or equal ones.
 struct TiedTensors {
     std::string embedding, head;
 };
 TiedTensors tied_tensors(const model::ModelSpec& spec);
-/// Whether this tensor belongs to the folder's model of the other kind.
-bool is_of_other_kind(const model::ModelSpec& spec, std::string_view tensor);
+/// Whether this tensor belongs to another model of the folder.
+bool is_of_other_model(const model::ModelSpec& spec, std::string_view tensor);
 /// Whether a model loads without this tensor of its folder, which holds nothing that it computes with.
 bool is_ignored(std::string_view tensor);
 

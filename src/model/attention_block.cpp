@@ -60,7 +60,7 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     // peak rate than three narrow ones.
     weights.qkv = &store.declare(prefix + "attention.qkv.weight", {q_columns + 2 * kv_columns, width},
                                  parallel::Init::normal, role.trained, qkv_parts, {0, width});
-    if (spec_.form.bias)
+    if (spec_.form.bias != LayerForm::Bias::none)
         weights.qkv_bias = &store.declare(prefix + "attention.qkv.bias", {q_columns + 2 * kv_columns},
                                           parallel::Init::zeros, role.trained, qkv_parts, {0, 1});
     const bool fused = spec_.form.fused_qkv;
@@ -79,7 +79,7 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     }
     weights.output = &store.declare(prefix + "attention.output.weight", {width, q_columns},
                                     parallel::Init::residual, role.trained, {{{0, width}}}, heads);
-    if (spec_.form.bias)
+    if (spec_.form.bias == LayerForm::Bias::all)
         weights.output_bias =
             &store.declare(prefix + "attention.output.bias", {width}, parallel::Init::zeros, role.trained);
     weights.output_adapter = parallel::LowRankAdapter::row_parallel(store, prefix + "attention.output",

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +21,9 @@ struct SampleRange {
 };
 
 struct ModelKind {
-    int head_dim_unit;  ///< of which the channels of a head are a multiple
+    ModelSpec::Kind kind;
+    std::string_view word;  ///< of model.NAME.kind
+    int head_dim_unit;      ///< of which the channels of a head are a multiple
     Units (*units)(const ModelSpec& spec);
     /// Returns what is wrong with the sizes of a model, or an empty text.
     std::string (*check_sizes)(const ModelSpec& spec, const Role& role);
@@ -34,6 +38,12 @@ struct ModelKind {
 };
 
 extern const ModelKind kLanguageKind, kVisionKind;
-const ModelKind& kind_of(const ModelSpec& spec);
+std::span<const ModelKind* const> kinds();
+const ModelKind& kind_of(ModelSpec::Kind kind);
+inline const ModelKind& kind_of(const ModelSpec& spec) {
+    return kind_of(spec.kind);
+}
+/// Null where no kind has this word.
+const ModelKind* find_kind(std::string_view word);
 
 }  // namespace maestro::model

@@ -256,6 +256,8 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
 }
 
 const ModelKind kLanguageKind{
+    .kind = ModelSpec::Kind::language,
+    .word = "language",
     .head_dim_unit = 2,
     .units = [](const ModelSpec&) { return Units(); },
     .check_sizes =

@@ -31,7 +31,7 @@ MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role&
     Weights weights{};
     weights.up = &store.declare(up + ".weight", {columns, width}, parallel::Init::normal, role.trained, parts,
                                 {0, width});
-    if (spec_.form.bias)
+    if (spec_.form.bias == LayerForm::Bias::all)
         weights.up_bias =
             &store.declare(up + ".bias", {columns}, parallel::Init::zeros, role.trained, parts, {0, 1});
     std::vector<parallel::AdapterTarget> targets;
@@ -42,7 +42,7 @@ MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role&
         parallel::LowRankAdapter::column_parallel(store, up, role.lora, width, targets, role.trained);
     weights.down = &store.declare(prefix + "mlp.down.weight", {width, mlp}, parallel::Init::residual,
                                   role.trained, {{{0, width}}}, part);
-    if (spec_.form.bias)
+    if (spec_.form.bias == LayerForm::Bias::all)
         weights.down_bias =
             &store.declare(prefix + "mlp.down.bias", {width}, parallel::Init::zeros, role.trained);
     weights.down_adapter = parallel::LowRankAdapter::row_parallel(store, prefix + "mlp.down", role.lora,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <list>
@@ -36,8 +37,20 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
 
 }  // namespace
 
-const ModelKind& kind_of(const ModelSpec& spec) {
-    return spec.kind == ModelSpec::Kind::vision ? kVisionKind : kLanguageKind;
+std::span<const ModelKind* const> kinds() {
+    static constexpr std::array<const ModelKind*, 2> kKinds = {&kVisionKind, &kLanguageKind};
+    return kKinds;
+}
+
+const ModelKind& kind_of(ModelSpec::Kind kind) {
+    return **std::find_if(kinds().begin(), kinds().end(),
+                          [&](const ModelKind* each) { return each->kind == kind; });
+}
+
+const ModelKind* find_kind(std::string_view word) {
+    const auto found = std::find_if(kinds().begin(), kinds().end(),
+                                    [&](const ModelKind* each) { return each->word == word; });
+    return found == kinds().end() ? nullptr : *found;
 }
 
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,

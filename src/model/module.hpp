@@ -79,7 +79,8 @@ struct LayerForm {
     enum class Norm { rms, layer } norm = Norm::rms;
     /// SwiGLU with three matrices, or two linear layers with GELU (tanh approximation) between them.
     enum class Mlp { swiglu, gelu } mlp = Mlp::swiglu;
-    bool bias = false;      ///< whether linear layers have one
+    /// Which linear layers have a bias: none, the one of queries, keys and values, or all.
+    enum class Bias { none, qkv, all } bias = Bias::none;
     bool head_norm = true;  ///< whether queries and keys are normalized by head
     /// Whether published weights have queries, keys and values in one matrix, which LoRA adapts as one.
     bool fused_qkv = false;

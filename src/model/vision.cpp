@@ -270,6 +270,8 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
 }
 
 const ModelKind kVisionKind{
+    .kind = ModelSpec::Kind::vision,
+    .word = "vision",
     .head_dim_unit = 4,  // half of the pairs of channels turn by the row, half by the column
     .units =
         [](const ModelSpec& spec) {

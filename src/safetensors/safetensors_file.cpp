@@ -65,7 +65,8 @@ public:
             const std::int64_t begin = extents_[at_].logical + done_;
             if (extents_[at_].count == 0)
                 ++at_;
-            else if (tensor_.type == StoredType::f32 && !next_is_in_window(begin))
+            else if (tensor_.type == StoredType::f32 && extents_[at_].stride == 1 &&
+                     !next_is_in_window(begin))
                 read_in_place(begin);
             else
                 read_window(begin, end_of_window(begin));
@@ -118,8 +119,13 @@ private:
     /// Of the current extent.
     void convert(const std::byte* stored, std::int64_t first, std::int64_t count) {
         const Extent& extent = extents_[at_];
-        const std::int64_t wrong = to_f32(tensor_.type, stored, count, values_ + extent.local + done_);
+        float* const to = values_ + extent.local + done_ * extent.stride;
+        if (extent.stride > 1) row_.resize(static_cast<std::size_t>(count));
+        float* const converted = extent.stride > 1 ? row_.data() : to;
+        const std::int64_t wrong = to_f32(tensor_.type, stored, count, converted);
         if (wrong >= 0) refuse_value(stored + static_cast<std::uint64_t>(wrong) * size_, first + wrong);
+        if (extent.stride > 1)
+            for (std::int64_t i = 0; i < count; ++i) to[i * extent.stride] = converted[i];
         done_ += count;
         if (done_ == extent.count) {
             done_ = 0;
@@ -154,6 +160,7 @@ private:
     std::size_t at_ = 0;                    ///< the current extent, of which
     std::int64_t done_ = 0;                 ///< so many elements are read
     std::unique_ptr<std::byte[]> block_{};  ///< kWindow bytes
+    std::vector<float> row_{};              ///< elements that go to places apart from each other
 };
 
 }  // namespace

@@ -28,8 +28,8 @@ public:
     /// Throws Error(bad_data) for a tensor of a type that read() does not convert.
     void check_type(const TensorInfo& tensor) const;
     /// Reads parts of a tensor of this file: for each extent, element `logical` + i of the tensor, counted
-    /// row by row, becomes values[local + i]. `values` has room for all of them. Extents may come in any
-    /// order, but those that ascend and lie close to each other, as the rows of a shard of columns do
+    /// row by row, becomes values[local + i stride]. `values` has room for all of them. Extents may come in
+    /// any order, but those that ascend and lie close to each other, as the rows of a shard of columns do
     /// (extents_of()), are read together. Uses 1 MiB of memory, whatever the tensor. BF16, F16 and F32 are
     /// converted exactly, F64 is rounded to nearest even; throws Error(bad_data) for all other types, and for
     /// a value that is NaN, Inf or too large for f32. Error(io_error).

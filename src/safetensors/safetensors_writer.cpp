@@ -111,27 +111,49 @@ void SafetensorsWriter::prepare() {
 
 void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extents, const float* values) {
     const TensorSpec& spec = layout_.tensors.at(tensor);
-    const OutputLayout::Place place = layout_.places[tensor];
-    const std::uint64_t size = bytes_of(spec.type);
-    const std::int64_t elements = spec.elements(), at_once = static_cast<std::int64_t>(kBlock / size);
+    const std::int64_t elements = spec.elements(),
+                       at_once = static_cast<std::int64_t>(kBlock / bytes_of(spec.type));
     block_.resize(kBlock);
+    std::int64_t first = 0;  // of the elements in gathered_
+    const auto flush = [&] {
+        write_block(tensor, first, gathered_.data(), static_cast<std::int64_t>(gathered_.size()));
+        gathered_.clear();
+    };
     for (const Extent& extent : extents) {
         MAESTRO_CHECK(extent.logical >= 0 && extent.count >= 0 && extent.count <= elements - extent.logical,
                       "{}: elements {} to {} of {}", spec.name, extent.logical, extent.logical + extent.count,
                       elements);
-        for (std::int64_t done = 0; done < extent.count; done += at_once) {
-            const std::int64_t count = std::min(at_once, extent.count - done), first = extent.logical + done;
-            const float* const source = values + extent.local + done;
-            if (const std::int64_t wrong = from_f32(spec.type, source, count, block_.data()); wrong >= 0)
-                refuse(
-                    partial(place.file), spec.name,
-                    fmt::format("element {} of {} is {}, and no finite number in {}; export in another type, "
-                                "or the weights of a step before training diverged",
-                                first + wrong, text_of(spec.shape), source[wrong], name_of(spec.type)));
-            write_bytes(place.file, tensor, block_.data(), static_cast<std::uint64_t>(count) * size,
-                        place.offset + static_cast<std::uint64_t>(first) * size);
+        if (extent.stride == 1) {
+            flush();
+            for (std::int64_t done = 0; done < extent.count; done += at_once)
+                write_block(tensor, extent.logical + done, values + extent.local + done,
+                            std::min(at_once, extent.count - done));
+            continue;
+        }
+        for (std::int64_t i = 0; i < extent.count; ++i) {
+            const auto gathered = static_cast<std::int64_t>(gathered_.size());
+            if (gathered == at_once || extent.logical + i != first + gathered) flush();
+            if (gathered_.empty()) first = extent.logical + i;
+            gathered_.push_back(values[extent.local + i * extent.stride]);
         }
     }
+    flush();
+}
+
+/// Converts and writes elements of a tensor, at most kBlock bytes.
+void SafetensorsWriter::write_block(std::size_t tensor, std::int64_t first, const float* values,
+                                    std::int64_t count) {
+    if (count == 0) return;
+    const TensorSpec& spec = layout_.tensors[tensor];
+    const OutputLayout::Place place = layout_.places[tensor];
+    const std::uint64_t size = bytes_of(spec.type);
+    if (const std::int64_t wrong = from_f32(spec.type, values, count, block_.data()); wrong >= 0)
+        refuse(partial(place.file), spec.name,
+               fmt::format("element {} of {} is {}, and no finite number in {}; export in another type, or "
+                           "the weights of a step before training diverged",
+                           first + wrong, text_of(spec.shape), values[wrong], name_of(spec.type)));
+    write_bytes(place.file, tensor, block_.data(), static_cast<std::uint64_t>(count) * size,
+                place.offset + static_cast<std::uint64_t>(first) * size);
 }
 
 void SafetensorsWriter::write_bytes(std::size_t file, std::size_t tensor, const void* source,

@@ -31,9 +31,10 @@ public:
     /// Creates the folder, reserves the room for all files on the disk and writes their headers. Throws
     /// Error(cannot_create) where the folder cannot be made or holds weights already.
     void prepare();
-    /// For each extent, element `logical` + i of the tensor becomes values[local + i], rounded to the
-    /// tensor's type. Uses 1 MiB of memory, and 40 bytes for each MiB or extent that it writes. Throws
-    /// Error(bad_data) for a value that is NaN or Inf, or too large for the type.
+    /// For each extent, element `logical` + i of the tensor becomes values[local + i stride], rounded to the
+    /// tensor's type. Extents that follow each other in the tensor are written together. Uses 5 MiB of
+    /// memory, and 40 bytes for each MiB or separate extent that it writes. Throws Error(bad_data) for a
+    /// value that is NaN or Inf, or too large for the type.
     void write(std::size_t tensor, std::span<const Extent> extents, const float* values);
     /// Returns when everything that was written is on the disk.
     void sync();
@@ -60,6 +61,7 @@ private:
 
     std::filesystem::path partial(std::size_t file) const;
     Output& output(std::size_t file);
+    void write_block(std::size_t tensor, std::int64_t first, const float* values, std::int64_t count);
     void write_bytes(std::size_t file, std::size_t tensor, const void* source, std::uint64_t bytes,
                      std::uint64_t offset);
     void compare(const Written& written, const storage::Descriptor& file);
@@ -73,6 +75,7 @@ private:
     std::vector<Output> outputs_;
     std::vector<Written> written_{};
     std::vector<std::byte> block_{};  ///< converted elements, or those read back
+    std::vector<float> gathered_{};   ///< elements of several extents, to be written together
     std::mutex making_{};             ///< held while files are made or removed; guards what follows
     bool made_folder_ = false;
     bool discarded_ = false;

@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "families/family.hpp"
+#include "model/kind.hpp"
 #include "parallel/low_rank_adapter.hpp"
 #include "workload/stages.hpp"
 
@@ -97,14 +98,15 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
 }  // namespace
 
 model::ModelSpec spec_of(const config::Model& m) {
-    const bool vision = m.kind == "vision";
+    const model::ModelKind* const kind = model::find_kind(m.kind);
     const families::Family* const family = families::find_family(m.family);
-    MAESTRO_CHECK(family, "a family {}", m.family);
-    return {.kind = vision ? model::ModelSpec::Kind::vision : model::ModelSpec::Kind::language,
+    const families::FolderModel* const of_family = kind && family ? family->find(kind->kind) : nullptr;
+    MAESTRO_CHECK(of_family, "a {} model of family {}", m.kind, m.family);
+    return {.kind = kind->kind,
             .name = m.name,
             .family = m.family,
-            .form = vision ? family->vision : family->language,
-            .vision_form = family->vision_form,
+            .form = of_family->layer,
+            .vision_form = of_family->vision,
             .layers = static_cast<int>(m.layers),
             .width = static_cast<int>(m.width),
             .heads = static_cast<int>(m.heads),

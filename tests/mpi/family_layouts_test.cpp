@@ -44,7 +44,9 @@ constexpr Precision kExact[] = {
 /// depend more on the order: with linear layers that sum two random halves of their columns, as tp ranks do,
 /// 30 runs of transformers differ by 0.05 to 0.15 in the worst gradient, mostly that of a norm of the tower's
 /// layer 1, and by at most 1.8e-3 in the loss, 0.020 in logits and 0.011 in rows of the tower. The bounds are
-/// about 1.4 times as large.
+/// about 1.4 times as large. For qwen2 the largest difference, 0.060, is that of a key bias with PyTorch's
+/// fused attention: a constant added to all keys changes little, so its gradient is a small sum of large
+/// terms.
 struct FamilyCase {
     const char* name;
     Precision rounded;
@@ -85,11 +87,11 @@ constexpr Layout kLayouts[] = {
     {"tp 2, ep 2", 1, {1, 2}, 1, ContextKind::ring, {}, false, {2, 1}},
     {"pp 2 x cp 2, etp 2", 1, {2, 1}, 2, ContextKind::ring, {}, false, {1, 2}},
     {"tp 2 x cp 2, ep 4", 1, {2, 2}, 1, ContextKind::ring, {}, false, {4, 1}},
-    {"tp 4, ep 2 x etp 2", 1, {1, 4}, 1, ContextKind::ring, {}, true, {2, 2}},
+    {"tp 4, ep 2 x etp 2", 1, {1, 4}, 1, ContextKind::ring, Degrees{2, 2}, true, {2, 2}},
     {"dp 2 x tp 2, ep 2", 2, {1, 2}, 1, ContextKind::ring, {}, false, {2, 1}},
 };
-bool fits(const Layout& layout, const char* family) {
-    return layout.experts.ranks() == 1 || std::string(family) == "qwen3_moe";
+bool fits(const Layout& layout, const model::ModelSpec& spec) {
+    return layout.experts.ranks() == 1 || spec.experts.count > 0;
 }
 
 struct Family {
@@ -269,7 +271,7 @@ std::map<std::string, Gradient> sum_gradients(const comm::Communicator& world, F
                 Gradient& gradient = gradients.at("gradient." + pieces[i].tensor);
                 for (const Extent& e : by_piece[i])
                     for (std::int64_t k = 0; k < e.count; ++k) {
-                        gradient.sum.at(e.logical + k) += values[e.local + k];
+                        gradient.sum.at(e.logical + k) += values[e.local + k * e.stride];
                         ++gradient.holders.at(e.logical + k);
                     }
             }
@@ -477,7 +479,7 @@ int main(int argc, char** argv) {
             for (const FamilyCase& each : kFamilies) {
                 Family family(each);
                 for (const Layout& layout : kLayouts) {
-                    if (!fits(layout, each.name)) continue;
+                    if (!fits(layout, family.spec)) continue;
                     for (const Precision& precision : {kExact[0], kExact[1], family.rounded})
                         if (layout.ranks() == ranks && next++ % parts == part) {
                             run(group, family, layout, precision);
@@ -490,7 +492,8 @@ int main(int argc, char** argv) {
         int expected = 0;
         for (const FamilyCase& each : kFamilies)
             for (const Layout& layout : kLayouts)
-                expected += fits(layout, each.name) ? static_cast<int>(std::size(kExact)) + 1 : 0;
+                if (fits(layout, testing_support::spec_of_folder(each.name)))
+                    expected += static_cast<int>(std::size(kExact)) + 1;
         MAESTRO_CHECK(compared == expected, "{} of {} runs", compared, expected);
         if (world.rank() == 0) std::printf("%d runs compared\n", compared);
     });

@@ -19,6 +19,14 @@
 
 namespace maestro::testing_support {
 
+/// The families that have folders.
+inline std::vector<std::string> folder_families() {
+    std::vector<std::string> names;
+    for (const families::Family* const family : families::families())
+        if (family->has_folders()) names.emplace_back(family->name);
+    return names;
+}
+
 inline std::string folder_of(const std::string& family) {
     return std::string(MAESTRO_SOURCE_DIR "/tests/golden/families/") + family;
 }

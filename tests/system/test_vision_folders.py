@@ -8,7 +8,6 @@ from conftest import Workspace, mpirun, relative
 from sample_file import Sample, SampleWriter
 from test_folders import DECK, FAMILIES, Safetensors, change
 
-FAMILY = FAMILIES / "qwen3_vl"
 MARKER = 45  # image_token_id
 VL_DECK = DECK[:DECK.index("[model.text]")] + """\
 [model.vision]
@@ -37,11 +36,11 @@ LAYOUTS = {
 }
 
 
-def make_workspace(path):
+def make_workspace(path, family="qwen3_vl"):
     """A working directory with the folder "model", the deck, and the samples of the reference."""
-    shutil.copytree(FAMILY, path / "model")
+    shutil.copytree(FAMILIES / family, path / "model")
     (path / "deck.toml").write_text(VL_DECK)
-    reference = Safetensors(FAMILY / "reference.safetensors")
+    reference = Safetensors(FAMILIES / family / "reference.safetensors")
     writer = SampleWriter(path / "samples.h5", vocabulary=48, marker=MARKER, channels=3)
     for s in range(3):
         sample, pictures = Sample(), 0
@@ -56,19 +55,28 @@ def make_workspace(path):
     return Workspace(path)
 
 
+@pytest.fixture(params=["qwen3_vl"])
+def family(request):
+    return request.param
+
+
 @pytest.fixture
-def space(tmp_path):
-    return make_workspace(tmp_path)
+def space(tmp_path, family):
+    return make_workspace(tmp_path, family)
+
+
+BOTH = pytest.mark.parametrize("family", ["qwen3_vl"], indirect=True)
 
 
 def train(space, ranks, name, layout=(), values=(), expect=0):
     return space.train(ranks, "deck.toml", name, [*(f"section.{degree}" for degree in layout), *values], expect=expect)
 
 
-def test_every_layout_has_the_losses_of_transformers(space):
+@BOTH
+def test_every_layout_has_the_losses_of_transformers(space, family):
     """With torch's AdamW over 20 steps on two ranks, and the first steps of these in other layouts."""
     train(space, 2, "two", values=TUNING)
-    expected = Safetensors(FAMILY / "reference.safetensors")["losses"]
+    expected = Safetensors(FAMILIES / family / "reference.safetensors")["losses"]
     assert expected[-1] < 0.8 * expected[0], "trains too little for a difference to show"
     print(relative(space.losses("two"), expected))
     assert relative(space.losses("two"), expected) <= 1e-4
@@ -123,7 +131,7 @@ def test_an_imported_deck_trains(space):
     assert result.returncode == 0, result.stderr
     space.train(2, "imported.toml", "imported", ["data.train=samples.h5", "data.global_batch=3", "data.sequence_length=64", "train.steps=1",
                                                  "run.precision=fp32"])
-    assert relative(space.losses("imported")[:1], [Safetensors(FAMILY / "reference.safetensors")["loss"]]) <= 1e-6
+    assert relative(space.losses("imported")[:1], [Safetensors(FAMILIES / "qwen3_vl/reference.safetensors")["loss"]]) <= 1e-6
 
 
 def test_what_does_not_fit_is_refused(space):
@@ -135,18 +143,20 @@ def test_what_does_not_fit_is_refused(space):
     assert "section.vision.layout.pp: 2 stages of an encoder with deepstack" in train(space, 3, "run", ["vision.layout.pp=2"], expect=78).stderr
 
 
-LORA = [f"section.{section}.lora.{key}" for section in ("vision", "language") for key in ("rank=2", "alpha=3", "weights=adapter")]
+ALPHA = {"qwen3_vl": 3}  # of make_lora.py
 
 
-def test_adapters_of_both_models_train_as_by_peft(space):
+@BOTH
+def test_adapters_of_both_models_train_as_by_peft(space, family):
     """All linear layers of both have one (make_lora.py). Losses of other layouts, merged weights, and the adapter that comes out."""
-    shutil.copytree(FAMILIES / "qwen3_vl_lora", space.path / "adapter")
-    train(space, 4, "four", ["vision.layout.tp=2", "language.layout.tp=2"], [*TUNING, *LORA])
-    expected = Safetensors(FAMILIES / "qwen3_vl_lora/reference.safetensors")["losses"]
+    shutil.copytree(FAMILIES / f"{family}_lora", space.path / "adapter")
+    lora = [f"section.{section}.lora.{key}" for section in ("vision", "language") for key in ("rank=2", f"alpha={ALPHA[family]}", "weights=adapter")]
+    train(space, 4, "four", ["vision.layout.tp=2", "language.layout.tp=2"], [*TUNING, *lora])
+    expected = Safetensors(FAMILIES / f"{family}_lora/reference.safetensors")["losses"]
     assert expected[-1] < 0.9 * expected[0], "trains too little for a difference to show"
     print(relative(space.losses("four"), expected))
     assert relative(space.losses("four"), expected) <= 1e-4
-    values = [*LORA, "train.steps=4", "optimizer.learning_rate=0.01"]
+    values = [*lora, "train.steps=4", "optimizer.learning_rate=0.01"]
     train(space, 2, "two", values=values)
     train(space, 6, "other", ["vision.layout.tp=2", "language.layout.tp=2", "language.layout.pp=2", "language.layout.stages=[2,1]"], values)
     assert relative(space.losses("other"), space.losses("two")) <= 1e-5 < relative(space.losses("two")[3:], space.losses("two")[:1])
@@ -154,7 +164,7 @@ def test_adapters_of_both_models_train_as_by_peft(space):
     export(space, 3, "runs/short", "--to", "merged")
     space.train(2, "deck.toml", "merged", [f"section.{section}.weights=merged" for section in ("vision", "language")] + ["train.steps=1"])
     export(space, 2, "runs/short", "--to", "tuned", "--adapter")
-    train(space, 2, "tuned", values=[*(value.replace("=adapter", "=tuned") for value in LORA), "train.steps=1"])
+    train(space, 2, "tuned", values=[*(value.replace("=adapter", "=tuned") for value in lora), "train.steps=1"])
     for name in ("merged", "tuned"):
         assert relative(space.losses(name), space.losses("two")[3:]) <= 1e-5, name
     ours, peft = (Safetensors(space.path / folder / "adapter_model.safetensors") for folder in ("tuned", "adapter"))

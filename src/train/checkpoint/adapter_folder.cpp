@@ -81,16 +81,16 @@ const safetensors::TensorInfo& find_tensor(const safetensors::SafetensorsFile& f
 
 constexpr std::string_view kBase = "base_model.model.";
 
-/// Whether this tensor adapts the folder's model of the other kind: PEFT has both in one file.
-bool is_of_other_kind(const model::ModelSpec& spec, std::string_view tensor) {
-    return tensor.starts_with(kBase) && families::is_of_other_kind(spec, tensor.substr(kBase.size()));
+/// Whether this tensor adapts another model of the folder: PEFT has all of them in one file.
+bool is_of_other_model(const model::ModelSpec& spec, std::string_view tensor) {
+    return tensor.starts_with(kBase) && families::is_of_other_model(spec, tensor.substr(kBase.size()));
 }
 
 /// Compares the linear layers that have an adapter in the file with those that do by the deck.
 void check_targets(const safetensors::SafetensorsFile& file, const model::ModelSpec& spec, const Lora& lora) {
     std::set<std::string, std::less<>> targets;
     for (const safetensors::TensorInfo& tensor : file.tensors()) {
-        if (is_of_other_kind(spec, tensor.name)) continue;
+        if (is_of_other_model(spec, tensor.name)) continue;
         const std::string_view layer = std::string_view(tensor.name).substr(0, tensor.name.rfind(".lora_"));
         const std::string_view target = families::lora_target_of(layer);
         targets.emplace(target.empty() ? layer.substr(layer.rfind('.') + 1) : target);
@@ -138,7 +138,7 @@ void check_adapter_folder(const std::string& folder, const model::ModelSpec& spe
         }
     }
     for (const safetensors::TensorInfo& tensor : file.tensors())
-        if (!used.contains(tensor.name) && !is_of_other_kind(spec, tensor.name))
+        if (!used.contains(tensor.name) && !is_of_other_model(spec, tensor.name))
             throw Error(
                 ExitCode::bad_data,
                 fmt::format("{}: tensor \"{}\" is not part of this adapter; the adapter is of another "

@@ -76,21 +76,24 @@ void read_in_parts(Range elements, float* values, int threads, const ReadBlock& 
         if (error) std::rethrow_exception(error);
 }
 
-/// Sets this rank's shard of a parameter, block by block, and marks it as initialized.
-void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, const ReadBlock& read,
-                    Pulse& pulse) {
-    // Elements that a thread reads at once: they stay in a core's cache until they are weights.
-    constexpr std::int64_t kBlock = 1 << 17;
+/// Sets this rank's shard of a parameter, block by block, and marks it as initialized. `together`: see
+/// families::Piece.
+void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, std::int64_t together,
+                    const ReadBlock& read, Pulse& pulse) {
+    // Elements that a thread reads at once: they stay in a core's cache until they are weights. Those of a
+    // transposed matrix lie apart in the file, and each block reads what is between them.
+    constexpr std::int64_t kLeast = 1 << 17, kMost = 1 << 22;
     constexpr int kMaxThreads = 8;
+    const std::int64_t at_once = std::clamp(together, kLeast, kMost);
     const parallel::ParameterGroup& group = store.group_of(p);
     const Range held = group.shard_of(p);
     store.mark_initialized(p);
     const int all = std::min(store.backend().threads(), kMaxThreads);
     const bool in_place = store.compute() == DType::f32 && store.backend().shares_memory();
     std::vector<float> values;
-    for (std::int64_t at = held.begin; at < held.end; at += kBlock * all) {
-        const Range block{at, std::min(at + kBlock * all, held.end)};
-        const int threads = static_cast<int>((block.size() + kBlock - 1) / kBlock);
+    for (std::int64_t at = held.begin; at < held.end; at += at_once * all) {
+        const Range block{at, std::min(at + at_once * all, held.end)};
+        const int threads = static_cast<int>((block.size() + at_once - 1) / at_once);
         if (in_place) {
             read_in_parts(block, p.weight.as<float>() + block.begin, threads, read, pulse);
             continue;
@@ -117,13 +120,16 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(con
     return all;
 }
 
-std::vector<families::Piece> pieces_in(const safetensors::SafetensorsFolder& folder,
-                                       const model::ModelSpec& spec, std::string_view parameter,
-                                       const std::vector<std::int64_t>& shape) {
-    auto forms = families::forms_of(spec, parameter, shape);
-    const auto held = std::find_if(forms.begin(), forms.end(), [&](const std::vector<families::Piece>& form) {
-        return folder.has(form.front().tensor);
-    });
+std::vector<families::Piece> pieces_in(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                                       std::string_view parameter, const std::vector<std::int64_t>& shape) {
+    using Form = std::vector<families::Piece>;
+    const std::vector<Form> forms = families::forms_of(spec, parameter, shape);
+    const auto is_here = [&](const Form& form) { return folder.has(form.front().tensor); };
+    const auto fits = [&](const Form& form) {
+        return is_here(form) && folder.find(form.front().tensor).tensor->shape == form.front().shape;
+    };
+    auto held = std::find_if(forms.begin(), forms.end(), fits);
+    if (held == forms.end()) held = std::find_if(forms.begin(), forms.end(), is_here);
     return held == forms.end() ? forms.front() : *held;
 }
 
@@ -139,7 +145,7 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
     std::vector<std::string> others;
     for (const auto& entry : folder.entries())
         if (!used.contains(entry.tensor) && !families::is_ignored(entry.tensor) &&
-            !families::is_of_other_kind(spec, entry.tensor))
+            !families::is_of_other_model(spec, entry.tensor))
             others.push_back(entry.tensor);
     check_tied(folder, spec, pulse);
     if (spec.tie_embeddings) std::erase(others, families::tied_tensors(spec).head);
@@ -166,7 +172,9 @@ void load_from_tensors(const parallel::Parameter& p, parallel::ParameterStore& s
             tensors[i].file->read(*tensors[i].tensor, by_piece[i], values, of_thread);
         }
     };
-    load_parameter(p, store, read, pulse);
+    std::int64_t together = 1;
+    for (const families::Piece& piece : pieces) together = std::max(together, piece.together());
+    load_parameter(p, store, together, read, pulse);
 }
 
 void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,

@@ -18,11 +18,10 @@ namespace maestro::train {
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec,
                                                                              const Lora& lora = {});
 
-/// Returns the tensors of this folder that hold a parameter (families::forms_of); where it has none of them,
-/// those of published models.
-std::vector<families::Piece> pieces_in(const safetensors::SafetensorsFolder& folder,
-                                       const model::ModelSpec& spec, std::string_view parameter,
-                                       const std::vector<std::int64_t>& shape);
+/// Returns the tensors of this folder that hold a parameter (families::forms_of), in the form whose shape
+/// they have; where it has none of them, those of published models. Errors of SafetensorsFolder::find().
+std::vector<families::Piece> pieces_in(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,
+                                       std::string_view parameter, const std::vector<std::int64_t>& shape);
 
 /// Refuses a folder that lacks a tensor of the model or has one that the model would not use. Reads headers
 /// alone. Error(input_missing, bad_data, io_error), as the next two.

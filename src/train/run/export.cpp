@@ -50,7 +50,7 @@ ExportedSection describe(const Settings& settings, const std::string& section) {
                           .spec = workload::spec_of(
                               config::model_of(settings, setting(settings, "section." + section + ".model"))),
                           .lora = config::lora_of(settings, section)};
-    if (families::find_family(found.spec.family)->model_type.empty())
+    if (!families::find_family(found.spec.family)->has_folders())
         throw Error(ExitCode::bad_data,
                     fmt::format("section {}: a model of family {} has no form that other programs load; "
                                 "export sections that started from a model folder",
@@ -112,7 +112,7 @@ public:
         copied_ = tensors_.size();
         for (const auto& entry : from.entries()) {
             const auto other = [&](const ExportedSection& e) {
-                return families::is_of_other_kind(e.spec, entry.tensor);
+                return families::is_of_other_model(e.spec, entry.tensor);
             };
             if (!families::is_ignored(entry.tensor) && std::all_of(sections.begin(), sections.end(), other))
                 tensors_.push_back(
@@ -128,13 +128,13 @@ public:
             const io::SectionReader stored(checkpoint_, section.of.section, pulse_);
             for (const ExportedParameter& source : section.parameters) {
                 const AdapterDelta delta(stored, section.of.spec, section.of.lora, source.name, source.shape);
-                for_blocks(whole(source.shape).size(), rank, ranks,
+                for_blocks(whole(source.shape).size(), source.pieces.front().together(), rank, ranks,
                            [&](Range block) { write_block(stored, source, delta, block, writer); });
             }
         }
         for (std::size_t t = copied_; t < tensors_.size(); ++t) {
             const auto found = from_.find(tensors_[t].name);
-            for_blocks(found.tensor->elements, rank, ranks, [&](Range block) {
+            for_blocks(found.tensor->elements, 1, rank, ranks, [&](Range block) {
                 pulse_.doing("copying " + tensors_[t].name);
                 std::vector<float> values(static_cast<std::size_t>(block.size()));
                 found.file->read(*found.tensor, block, values.data(), pulse_);
@@ -150,12 +150,14 @@ private:
         std::vector<ExportedParameter> parameters;
     };
 
+    /// Blocks of this rank's part, which begin at multiples of `unit`.
     template <class Body>
-    static void for_blocks(std::int64_t elements, int rank, int ranks, Body&& body) {
+    static void for_blocks(std::int64_t elements, std::int64_t unit, int rank, int ranks, Body&& body) {
         constexpr std::int64_t kBlock = 1 << 22;  // elements, 16 MiB
-        const Range part = part_of(elements, rank, ranks);
-        for (std::int64_t at = part.begin; at < part.end; at += kBlock)
-            body(Range{at, std::min(at + kBlock, part.end)});
+        const Range part = part_of(elements / unit, rank, ranks);
+        const std::int64_t end = part.end * unit, step = std::max(kBlock / unit, std::int64_t{1}) * unit;
+        for (std::int64_t at = part.begin * unit; at < end; at += step)
+            body(Range{at, std::min(at + step, end)});
     }
     void write_block(const io::SectionReader& stored, const ExportedParameter& source,
                      const AdapterDelta& delta, Range block, safetensors::SafetensorsWriter& writer) {

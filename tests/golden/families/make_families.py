@@ -2,7 +2,7 @@
 """Writes small folders of the Hugging Face families that Maestro loads, with loss, logits and gradients by transformers in double precision.
 
     pip install torch transformers safetensors numpy
-    python3 make_families.py [llama] [qwen3] [qwen3_moe] [qwen3_vl]
+    python3 make_families.py [FAMILY ...]
 
 Tests read the files and need none of these packages. The weights are random, with a fixed seed. Each folder holds
 
@@ -19,12 +19,12 @@ reference.safetensors  the samples and what transformers computes for them. S is
     loss               F64 []      sum of weight * -log softmax(logits before the token)[token], divided by the sum of weights, over all samples
     logits.S           F64 [T,V]   T rows: tokens with every picture expanded
     gradient.NAME      F64         gradient of `loss`, for every NAME of model.safetensors, in the shape that it has there. Untied, the rows of
-                                   embed_tokens of tokens that occur nowhere have 0. qwen3_moe: tokens are drawn so that the router's last chosen
+                                   embed_tokens of tokens that occur nowhere have 0. With experts, tokens are drawn so that the router's last chosen
                                    expert leads the next one by LEAST_MARGIN in every row and layer, which rounding to bf16 does not change
     losses             F64 [20]    losses of fine-tuning with torch's AdamW: learning rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of matrices
-    positions.S        I64 [3,T]   qwen3_vl: position of each row by time, height and width
-    vision.S.P         F64 [R,C]   qwen3_vl: rows of the merger, which replace the R embeddings of a picture
-    deepstack.S.P.I    F64 [R,C]   qwen3_vl: rows of deepstack merger I, which are added to a picture's rows after text layer I
+    positions.S        I64 [3,T]   beside a tower: position of each row by time, height and width
+    vision.S.P         F64 [R,C]   its rows of the merger, which replace the R embeddings of a picture
+    deepstack.S.P.I    F64 [R,C]   its rows of deepstack merger I, which are added to a picture's rows after text layer I
 """
 
 import contextlib
@@ -47,6 +47,11 @@ BLOCK = PATCH * MERGE
 LEAST_MARGIN = 0.3  # of the router's logits, whose deviation is about 1
 
 ATTENTION = dict(num_attention_heads=4, num_key_value_heads=2)
+VISION_TOKENS = dict(image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=VISION_START, vision_end_token_id=VISION_END)
+BESIDE_TOWER = dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=24, head_dim=8, num_hidden_layers=3, rms_norm_eps=1e-6, max_position_embeddings=64,
+                    rope_parameters=dict(rope_type="default", rope_theta=5000.0, mrope_section=[2, 1, 1], mrope_interleaved=True))  # fmt: skip
+TOWER = dict(depth=3, hidden_size=16, intermediate_size=20, num_heads=2, patch_size=PATCH, spatial_merge_size=MERGE, temporal_patch_size=TEMPORAL,
+             out_hidden_size=24, num_position_embeddings=16, deepstack_visual_indexes=[0, 1])  # fmt: skip
 FAMILIES = {
     # Of the four frequencies, llama3 scaling keeps one, interpolates one and divides two by the factor.
     "llama": dict(
@@ -73,13 +78,8 @@ FAMILIES = {
     "qwen3_vl": dict(
         module="qwen3_vl", config="Qwen3VLConfig", model="Qwen3VLForConditionalGeneration", lengths=[17, 11, 13],
         sizes=[[(16, 24), (32, 8)], [(24, 16)], []],
-        keys=dict(image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=VISION_START, vision_end_token_id=VISION_END,
-                  tie_word_embeddings=True,
-                  text_config=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=24, head_dim=8, intermediate_size=20, num_hidden_layers=3,
-                                   rms_norm_eps=1e-6, max_position_embeddings=64, tie_word_embeddings=True,
-                                   rope_parameters=dict(rope_type="default", rope_theta=5000.0, mrope_section=[2, 1, 1], mrope_interleaved=True)),
-                  vision_config=dict(depth=3, hidden_size=16, intermediate_size=20, num_heads=2, patch_size=PATCH, spatial_merge_size=MERGE,
-                                     temporal_patch_size=TEMPORAL, out_hidden_size=24, num_position_embeddings=16, deepstack_visual_indexes=[0, 1])),
+        keys=dict(VISION_TOKENS, tie_word_embeddings=True, vision_config=TOWER,
+                  text_config=dict(BESIDE_TOWER, intermediate_size=20, tie_word_embeddings=True)),
     ),
 }  # fmt: skip
 
@@ -135,12 +135,15 @@ def random_weight(rng, name, shape):
 
 
 def as_published(tensors):
-    """The tensors by the names in the file, where each matrix of an expert is one."""
+    """The tensors by the names in the file, where each matrix of an expert is one. Beside a vision tower, the experts are one, transposed."""
     published = {}
     for key, value in tensors.items():
         prefix, _, matrix = key.rpartition(".")
         if not prefix.endswith(".experts"):
             published[key] = value
+            continue
+        if "language_model" in prefix:
+            published[key] = value.transpose(1, 2)
             continue
         names = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
         for expert, rows in enumerate(value):
@@ -150,7 +153,7 @@ def as_published(tensors):
 
 
 def routers(model):
-    return [layer.mlp.gate for layer in getattr(model.model, "layers", ()) if hasattr(layer.mlp, "experts")]
+    return [layer.mlp.gate for layer in getattr(model.model, "language_model", model.model).layers if hasattr(layer.mlp, "experts")]
 
 
 @contextlib.contextmanager
@@ -170,16 +173,23 @@ def router_margins(model):
             hook.remove()
 
 
-def with_clear_routes(rng, model, tokens):
-    """Draws each token again until the router of no layer hesitates at it. What precedes a token does not change."""
-    for at in range(len(tokens) if routers(model) else 0):
-        while True:
-            with router_margins(model) as margins, torch.no_grad():
-                model(tokens[None, : at + 1])
-            if min(row[-1].item() for row in margins) > LEAST_MARGIN:
-                break
+def with_clear_routes(rng, model, tokens, pictures, least):
+    """Draws each token and picture again until the router of no layer hesitates at its rows. What precedes them does not change."""
+    at = 0
+    while at < len(tokens) and routers(model):
+        shown = int((tokens[: at + 1] == IMAGE).sum())
+        with router_margins(model) as margins, torch.no_grad():
+            _, rows, _ = forward(model, tokens[: at + 1], pictures[:shown])
+        if min(row[rows[at] :].min().item() for row in margins) > least:
+            at += 1
+            continue
+        while tokens[at] in (VISION_START, VISION_END):
+            at -= 1  # they stay, and what precedes them changes their rows
+        if tokens[at] == IMAGE:
+            pictures[shown - 1] = rng.integers(0, 256, pictures[shown - 1].shape, dtype=np.uint8)
+        else:
             tokens[at] = int(rng.integers(0, VIDEO))
-    return tokens
+    return tokens, pictures
 
 
 def keys_of_4_57(keys):
@@ -187,15 +197,14 @@ def keys_of_4_57(keys):
     keys = {name: value for name, value in keys.items() if value is not None or name == "sliding_window"}
     keys = {name: keys_of_4_57(value) if name.endswith("_config") else value for name, value in keys.items()}
     rope = keys.pop("rope_parameters", {})
-    if "rope_theta" in rope and keys["model_type"] != "qwen3_vl_vision":  # the theta of vision towers is not in the file
+    if "rope_theta" in rope and not keys["model_type"].endswith("_vision"):  # the theta of vision towers is not in the file
         keys["rope_theta"] = rope.pop("rope_theta")
         keys["rope_scaling"] = rope if len(rope) > 1 else None
     if "num_local_experts" in keys:
         keys["num_experts"] = keys.pop("num_local_experts")
-    if keys["model_type"] in ("llama", "qwen3", "qwen3_moe"):
+    if keys["model_type"] in ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"):
         keys["torch_dtype"] = keys.pop("dtype")  # 4.57 writes `dtype`, most published folders have the older name
-    if keys["model_type"] == "qwen3_vl_vision":
-        keys["model_type"] = "qwen3_vl"
+    keys["model_type"] = keys["model_type"].removesuffix("_vision")
     if "transformers_version" in keys:
         keys["transformers_version"] = "4.57.6"
     return dict(sorted(keys.items()))
@@ -263,11 +272,16 @@ def write(name, family):
     model = make_model(family)
     weights = {key: random_weight(rng, key, p.shape) for key, p in model.named_parameters()}
     load(model, weights).save_pretrained(folder)
+    if any(key.startswith("model.language_model") and ".experts." in key for key in weights):
+        # As published: transformers 5 transposes what it loads, and writes what it has loaded as it was.
+        save_file({key: value.contiguous() for key, value in as_published(load_file(folder / "model.safetensors")).items()},
+                  folder / "model.safetensors", {"format": "pt"})  # fmt: skip
     keys = json.loads((folder / "config.json").read_text())
     (folder / "config_4.57.json").write_text(json.dumps(keys_of_4_57(keys), indent=2) + "\n")
 
     samples = [make_sample(rng, s, length, sizes) for s, (length, sizes) in enumerate(zip(family["lengths"], family["sizes"]))]
-    samples = [(with_clear_routes(rng, model, tokens), *others) for tokens, *others in samples]
+    least = family.get("least_margin", LEAST_MARGIN)
+    samples = [(tokens, token_weights, with_clear_routes(rng, model, tokens, pictures, least)[1]) for tokens, token_weights, pictures in samples]
     with double_precision(family["module"]):
         model = make_model(family, {key: value.double() for key, value in weights.items()})
         loss, results = compute(model, samples)

@@ -4,7 +4,7 @@ of a prompt, a colon, and the ids that follow it. A prompt with pictures has one
 width, height, ... Byte i of picture p, of its [height, width, 3], is (5 i^2 + 31 i + 17 p) mod 256.
 
     pip install torch transformers safetensors numpy
-    python3 make_generated.py [llama] [qwen3] [qwen3_moe] [qwen3_vl]"""
+    python3 make_generated.py [FAMILY ...]"""
 
 import pathlib
 import sys
@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import torch
 import transformers
-from make_families import IMAGE, PATCH, VIDEO, VISION_END, VISION_START, forward, patches
+from make_families import FAMILIES, IMAGE, PATCH, VIDEO, VISION_END, VISION_START, forward, patches
 
 HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY, TOKENS, LEAST_DIFFERENT, LEAST_MARGIN = 48, 24, 7, 1e-3
@@ -98,5 +98,5 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    for family in sys.argv[1:] or ("llama", "qwen3", "qwen3_moe", "qwen3_vl"):
-        (write_with_pictures if family == "qwen3_vl" else write)(family)
+    for family in sys.argv[1:] or FAMILIES:
+        (write_with_pictures if any(FAMILIES[family]["sizes"]) else write)(family)

@@ -3,7 +3,7 @@
 double precision.
 
     pip install torch transformers peft safetensors numpy
-    python3 make_lora.py [llama] [qwen3] [qwen3_moe] [qwen3_vl]
+    python3 make_lora.py [FAMILY ...]
 
 Tests read the files and need none of these packages. FAMILY_lora holds
 
@@ -37,8 +37,10 @@ def read_weights(folder, family):
     """The weights of the folder, by the names of the model's parameters: all experts of a layer are one."""
     published, weights = load_file(folder / "model.safetensors"), {}
     for name, parameter in make_model(family).named_parameters():
-        parts = [published.pop(part) for part in as_published({name: parameter})]
-        weights[name] = torch.cat(parts).reshape(parameter.shape)
+        parts = as_published({name: parameter})
+        value = torch.cat([published.pop(part) for part in parts])
+        is_transposed = len(parts) == 1 and parts[next(iter(parts))].shape != parameter.shape
+        weights[name] = (value.transpose(1, 2) if is_transposed else value).reshape(parameter.shape)
     assert not published, published.keys()
     return weights
 

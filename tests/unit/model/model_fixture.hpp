@@ -122,7 +122,7 @@ inline void use_other_forms(ModelSpec& spec) {
     if (spec.kind == ModelSpec::Kind::language) return;
     spec.form.norm = LayerForm::Norm::layer;
     spec.form.mlp = LayerForm::Mlp::gelu;
-    spec.form.bias = true;
+    spec.form.bias = LayerForm::Bias::all;
     spec.form.fused_qkv = true;
 }
 

@@ -129,7 +129,7 @@ TEST_P(Decoded, TokensAreThoseOfTransformers) {
     for (const Generated& expected : all) EXPECT_EQ(model.decode(expected), expected.tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Decoded, testing::Values("llama", "qwen3", "qwen3_moe", "qwen3_vl"),
+INSTANTIATE_TEST_SUITE_P(Families, Decoded, testing::ValuesIn(testing_support::folder_families()),
                          [](const auto& each) { return each.param; });
 
 }  // namespace

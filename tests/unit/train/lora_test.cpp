@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/text_file.hpp"
 #include "families/family.hpp"
 #include "support/family_job.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
@@ -18,12 +20,16 @@ using testing_support::FamilyReference;
 using testing_support::FamilySamples;
 using testing_support::folder_of;
 
-/// The adapters of the reference, as lines of [section.lora].
+/// The adapter of the reference, as lines of [section.lora].
 std::string lora_of(const std::string& family) {
-    if (family == "llama") return "rank = 4\nalpha = 6\n";
-    if (family == "qwen3_moe") return "rank = 2\nalpha = 4\n";
-    if (family == "qwen3_vl") return "rank = 2\nalpha = 3\n";
-    return "rank = 3\nalpha = 4\ntargets = [\"down_proj\", \"q_proj\", \"v_proj\", \"up_proj\"]\n";
+    const auto config =
+        nlohmann::json::parse(*read_text_file(folder_of(family + "_lora") + "/adapter_config.json"));
+    std::string lines =
+        fmt::format("rank = {}\nalpha = {}\n", config.at("r").get<int>(), config.at("lora_alpha").get<int>());
+    // Beside a tower, all layers of both models have adapters.
+    if (testing_support::specs_of_folder(family).size() == 1)
+        lines += fmt::format("targets = {}\n", config.at("target_modules").dump());
+    return lines;
 }
 
 /// The deck's adapters of each model of the folder, the language model first.
@@ -137,7 +143,7 @@ TEST(Adapters, OfAnotherModelOrDeckAreRefused) {
     EXPECT_THAT(refusal("qwen3_lora", smaller, lora), testing::HasSubstr("is missing"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Adapter, testing::Values("llama", "qwen3", "qwen3_moe", "qwen3_vl"),
+INSTANTIATE_TEST_SUITE_P(Families, Adapter, testing::ValuesIn(testing_support::folder_families()),
                          [](const auto& each) { return each.param; });
 
 }  // namespace
