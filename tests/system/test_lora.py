@@ -8,7 +8,7 @@ from conftest import ONE_RANK, VLM, mpirun, relative
 from test_folders import DECK, EXPERT_LAYOUTS, FAMILIES, LAYOUTS, Safetensors, export, family, space, train  # noqa: F401  (family and space are fixtures)
 from test_storage import shim  # noqa: F401 (a fixture)
 
-LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
+LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen2": "rank = 3\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
         "qwen3_moe": "rank = 2\nalpha = 4\n"}  # fmt: skip
 PEFT = "section.text.lora.weights=adapter"
 SIZES = dict(kind="language", family="qwen3", layers=2, width=24, heads=4, kv_heads=2, head_dim=16, mlp=40, vocabulary=48, rope_theta=5000)
@@ -69,7 +69,7 @@ def test_exports_have_the_losses_of_the_run(adapted, family, shim):  # noqa: F81
     # What has no adapter is as it was, and the same adapters are merged to the same bytes by any number of ranks.
     source, merged = (Safetensors(adapted.path / folder / "model.safetensors") for folder in ("model", "merged"))
     unchanged = {name for name in merged.header if name != "__metadata__" and np.array_equal(merged[name], source[name])}
-    targets = {"qwen3": ["k_proj", "o_proj", "gate_proj"], "qwen3_moe": [".mlp."]}.get(family, [])
+    targets = {"qwen2": [".bias"], "qwen3": ["k_proj", "o_proj", "gate_proj"], "qwen3_moe": [".mlp."]}.get(family, [])
     expected = {name for name in merged.header if "norm" in name or "embed" in name or "lm_head" in name or any(t in name for t in targets)}
     assert unchanged == expected
     export(adapted, 1, "runs/short", "--to", "again")
