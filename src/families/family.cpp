@@ -21,7 +21,7 @@ constexpr std::array<FolderModel, 2> kMaestroModels = {
 /// This program's models, by default in the form of Qwen3.
 constexpr Family kMaestro{.name = "maestro", .models = kMaestroModels};
 
-constexpr std::array<const Family*, 6> kFamilies = {&kMaestro, &kLlama,    &kQwen2,
+constexpr std::array<const Family*, 7> kFamilies = {&kMaestro, &kLlama,    &kMistral, &kQwen2,
                                                     &kQwen3,   &kQwen3Moe, &kQwen3Vl};
 
 }  // namespace

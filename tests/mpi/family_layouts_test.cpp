@@ -53,6 +53,7 @@ struct FamilyCase {
 };
 constexpr FamilyCase kFamilies[] = {
     {"llama", {DType::bf16, 2e-3, 0.028, 0.06, 0}},
+    {"mistral", {DType::bf16, 2e-3, 0.028, 0.06, 0}},
     {"qwen2", {DType::bf16, 2e-3, 0.028, 0.1, 0}},
     {"qwen3", {DType::bf16, 2e-3, 0.028, 0.06, 0}},
     {"qwen3_moe", {DType::bf16, 2e-3, 0.028, 0.08, 0}},

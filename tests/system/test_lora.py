@@ -8,7 +8,7 @@ from conftest import ONE_RANK, VLM, mpirun, relative
 from test_folders import DECK, EXPERT_LAYOUTS, FAMILIES, LAYOUTS, Safetensors, export, family, space, train  # noqa: F401  (family and space are fixtures)
 from test_storage import shim  # noqa: F401 (a fixture)
 
-LORA = {"llama": "rank = 4\nalpha = 6\n", "qwen2": "rank = 3\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
+LORA = {"llama": "rank = 4\nalpha = 6\n", "mistral": "rank = 2\nalpha = 5\n", "qwen2": "rank = 3\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
         "qwen3_moe": "rank = 2\nalpha = 4\n"}  # fmt: skip
 PEFT = "section.text.lora.weights=adapter"
 SIZES = dict(kind="language", family="qwen3", layers=2, width=24, heads=4, kv_heads=2, head_dim=16, mlp=40, vocabulary=48, rope_theta=5000)

@@ -61,6 +61,13 @@ FAMILIES = {
                   rope_parameters=dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                        original_max_position_embeddings=32)),
     ),
+    # A window that is longer than any sample.
+    "mistral": dict(
+        module="mistral", config="MistralConfig", model="MistralForCausalLM", lengths=[7, 19, 33], sizes=[[], [], []],
+        keys=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=32, head_dim=12, intermediate_size=40, num_hidden_layers=2, rms_norm_eps=1e-5,
+                  max_position_embeddings=128, sliding_window=64, tie_word_embeddings=False,
+                  rope_parameters=dict(rope_type="default", rope_theta=5000.0)),
+    ),
     "qwen2": dict(
         module="qwen2", config="Qwen2Config", model="Qwen2ForCausalLM", lengths=[7, 19, 33], sizes=[[], [], []],
         keys=dict(ATTENTION, vocab_size=VOCABULARY, hidden_size=32, intermediate_size=40, num_hidden_layers=2, rms_norm_eps=1e-6,

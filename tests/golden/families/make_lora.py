@@ -26,6 +26,7 @@ from make_families import FAMILIES, HERE, as_published, check, compute, double_p
 
 ADAPTERS = {
     "llama": dict(r=4, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+    "mistral": dict(r=2, lora_alpha=5, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     "qwen2": dict(r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     "qwen3": dict(r=3, lora_alpha=4, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
     "qwen3_moe": dict(r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),  # experts have none
