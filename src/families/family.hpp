@@ -45,7 +45,7 @@ struct Family {
 };
 
 // In files of these names.
-extern const Family kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kQwen3Vl;
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe;
 
 /// All of them: first this program's models, which have no folder.
 std::span<const Family* const> families();

@@ -58,6 +58,7 @@ constexpr FamilyCase kFamilies[] = {
     {"qwen3", {DType::bf16, 2e-3, 0.028, 0.06, 0}},
     {"qwen3_moe", {DType::bf16, 2e-3, 0.028, 0.08, 0}},
     {"qwen3_vl", {DType::bf16, 2.5e-3, 0.028, 0.2, 0.016}},
+    {"qwen3_vl_moe", {DType::bf16, 2.5e-3, 0.028, 0.2, 0.016}},
 };
 
 struct Layout {

@@ -25,9 +25,12 @@ VISION_LAYOUTS = {
     "tp 2 x pp 2": (6, ["vision.layout.tp=2", "language.layout.tp=2", "language.layout.pp=2", "language.layout.stages=[2,1]"]),
     "cp 2 x dp 2": (8, [f"{section}.layout.{degree}=2" for section in ("vision", "language") for degree in ("cp", "dp")]),
 }  # fmt: skip
+VISION_EXPERT_LAYOUTS = {"tp 2 x pp 2": (6, [*VISION_LAYOUTS["tp 2 x pp 2"][1], "language.layout.ep=2"]),
+                         "cp 2 x dp 2, etp 2": (8, [*VISION_LAYOUTS["cp 2 x dp 2"][1], "language.layout.etp=2"])}  # fmt: skip
 BIAS_LAYOUTS = {name: TEXT_LAYOUTS[name] for name in ("tp 2 x pp 2", "tp 2 x cp 2")}
 CASES = {"llama": (train_text, TEXT_LAYOUTS), "qwen3": (train_text, TEXT_LAYOUTS), "qwen3_moe": (train_text, EXPERT_LAYOUTS),
-         "qwen3_vl": (train_vision, VISION_LAYOUTS), "qwen2": (train_text, BIAS_LAYOUTS)}  # fmt: skip
+         "qwen3_vl": (train_vision, VISION_LAYOUTS), "qwen2": (train_text, BIAS_LAYOUTS),
+         "qwen3_vl_moe": (train_vision, VISION_EXPERT_LAYOUTS)}  # fmt: skip
 QUICK = ("llama", "qwen3", "qwen3_moe", "qwen3_vl")
 EVERY_LAYOUT = [pytest.param(family, layout, marks=[] if family in QUICK and layout == "tp 2 x pp 2" else pytest.mark.nightly,
                              id=f"{family}, {layout}") for family, (_, layouts) in CASES.items() for layout in layouts]  # fmt: skip

@@ -65,7 +65,7 @@ def space(tmp_path, family):
     return make_workspace(tmp_path, family)
 
 
-BOTH = pytest.mark.parametrize("family", ["qwen3_vl"], indirect=True)
+BOTH = pytest.mark.parametrize("family", ["qwen3_vl", pytest.param("qwen3_vl_moe", marks=pytest.mark.nightly)], indirect=True)
 
 
 def train(space, ranks, name, layout=(), values=(), expect=0):
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused(space):
     assert "section.vision.layout.pp: 2 stages of an encoder with deepstack" in train(space, 3, "run", ["vision.layout.pp=2"], expect=78).stderr
 
 
-ALPHA = {"qwen3_vl": 3}  # of make_lora.py
+ALPHA = {"qwen3_vl": 3, "qwen3_vl_moe": 4}  # of make_lora.py
 
 
 @BOTH

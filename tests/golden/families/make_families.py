@@ -94,6 +94,15 @@ FAMILIES = {
         keys=dict(VISION_TOKENS, tie_word_embeddings=True, vision_config=TOWER,
                   text_config=dict(BESIDE_TOWER, intermediate_size=20, tie_word_embeddings=True)),
     ),
+    # A layer without experts; the folder has them transposed.
+    "qwen3_vl_moe": dict(
+        seed=2, least_margin=0.15,
+        module="qwen3_vl_moe", config="Qwen3VLMoeConfig", model="Qwen3VLMoeForConditionalGeneration", lengths=[17, 11, 13],
+        sizes=[[(16, 24), (32, 8)], [(24, 16)], []],
+        keys=dict(VISION_TOKENS, tie_word_embeddings=False, vision_config=TOWER,
+                  text_config=dict(BESIDE_TOWER, intermediate_size=40, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                                   mlp_only_layers=[0], tie_word_embeddings=False)),
+    ),
 }  # fmt: skip
 
 

@@ -32,6 +32,8 @@ ADAPTERS = {
     "qwen3_moe": dict(r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),  # experts have none
     "qwen3_vl": dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
                                                         "attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2"]),
+    "qwen3_vl_moe": dict(r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "attn.qkv", "attn.proj", "mlp.linear_fc1",
+                                                            "mlp.linear_fc2"]),
 }
 
 
