@@ -118,7 +118,7 @@ inline void fill_section(const std::string& section, parallel::ParameterStore& s
         store.group_of(p).set_weights(p, {0, p.size()}, Tensor(weights.data(), DType::f32, {p.size()}));
         if (!optimizer) continue;
         if (const Range share = updated(store, p); share.size() > 0)
-            optimizer->set_moments(p, values_of(io::Stored::first, section, p, share),
+            optimizer->set_moments(p, share, values_of(io::Stored::first, section, p, share),
                                    values_of(io::Stored::second, section, p, share));
     }
 }

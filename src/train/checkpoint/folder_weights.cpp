@@ -4,14 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <exception>
-#include <functional>
 #include <set>
 
 #include "backend/backend.hpp"
 #include "families/family.hpp"
 #include "model/module.hpp"
 #include "safetensors/message.hpp"
+#include "train/checkpoint/block_walk.hpp"
 
 namespace maestro::train {
 
@@ -50,58 +49,6 @@ safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder&
                                 found.file->path().string(), piece.tensor,
                                 fmt::join(found.tensor->shape, ", "), fmt::join(piece.shape, ", ")));
     return found;
-}
-
-/// Reads elements of a parameter held by this rank: values[i] becomes element block.begin + i. Called by
-/// several threads at once, each with its own pulse.
-using ReadBlock = std::function<void(Range block, float* values, Pulse& pulse)>;
-
-/// Reads the elements by several threads, each a part of them. Thread 0 reports progress. Throws the error of
-/// the first part that has one.
-void read_in_parts(Range elements, float* values, int threads, const ReadBlock& read, Pulse& pulse) {
-    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(threads));
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int i = 0; i < threads; ++i) {
-        const Range part = part_of(elements.size(), i, threads);
-        Pulse silent;
-        try {
-            if (part.size() > 0)
-                read({elements.begin + part.begin, elements.begin + part.end}, values + part.begin,
-                     i == 0 ? pulse : silent);
-        } catch (...) {
-            errors[static_cast<std::size_t>(i)] = std::current_exception();
-        }
-    }
-    for (const std::exception_ptr& error : errors)
-        if (error) std::rethrow_exception(error);
-}
-
-/// Sets this rank's shard of a parameter, block by block, and marks it as initialized. `together`: see
-/// families::Piece.
-void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& store, std::int64_t together,
-                    const ReadBlock& read, Pulse& pulse) {
-    // Elements that a thread reads at once: they stay in a core's cache until they are weights. Those of a
-    // transposed matrix lie apart in the file, and each block reads what is between them.
-    constexpr std::int64_t kLeast = 1 << 17, kMost = 1 << 22;
-    constexpr int kMaxThreads = 8;
-    const std::int64_t at_once = std::clamp(together, kLeast, kMost);
-    const parallel::ParameterGroup& group = store.group_of(p);
-    const Range held = group.shard_of(p);
-    store.mark_initialized(p);
-    const int all = std::min(store.backend().threads(), kMaxThreads);
-    const bool in_place = store.compute() == DType::f32 && store.backend().shares_memory();
-    std::vector<float> values;
-    for (std::int64_t at = held.begin; at < held.end; at += at_once * all) {
-        const Range block{at, std::min(at + at_once * all, held.end)};
-        const int threads = static_cast<int>((block.size() + at_once - 1) / at_once);
-        if (in_place) {
-            read_in_parts(block, p.weight.as<float>() + block.begin, threads, read, pulse);
-            continue;
-        }
-        values.resize(static_cast<std::size_t>(block.size()));
-        read_in_parts(block, values.data(), threads, read, pulse);
-        group.set_weights(p, block, Tensor(values.data(), DType::f32, {block.size()}));
-    }
 }
 
 }  // namespace
@@ -174,7 +121,12 @@ void load_from_tensors(const parallel::Parameter& p, parallel::ParameterStore& s
     };
     std::int64_t together = 1;
     for (const families::Piece& piece : pieces) together = std::max(together, piece.together());
-    load_parameter(p, store, together, read, pulse);
+    // They stay in a core's cache until they are weights. Those of a transposed matrix lie apart in the file,
+    // and each block reads what is between them.
+    constexpr std::int64_t kLeast = 1 << 17, kMost = 1 << 22;
+    constexpr int kMaxThreads = 8;
+    load_parameter(p, store, std::min(store.backend().threads(), kMaxThreads),
+                   std::clamp(together, kLeast, kMost), read, pulse);
 }
 
 void load_from_folder(safetensors::SafetensorsFolder& folder, const model::ModelSpec& spec,

@@ -7,6 +7,7 @@
 
 #include "backend/host_access.hpp"
 #include "io/checkpoint_reader.hpp"
+#include "train/checkpoint/block_walk.hpp"
 #include "train/checkpoint/weights.hpp"
 
 namespace maestro::train {
@@ -80,10 +81,10 @@ void load_moments(const std::string& checkpoint, const std::string& section,
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
     for (const parallel::Parameter& p : store.parameters()) {
         if (!p.trainable) continue;
-        const Range shard = store.group_of(p).shard_of(p);
-        if (shard.size() <= 0) continue;
-        optimizer.set_moments(p, stored.read(p.name, p.shape, io::Stored::first, p.shard, shard),
-                              stored.read(p.name, p.shape, io::Stored::second, p.shard, shard));
+        for_blocks(store.group_of(p).shard_of(p), kCheckpointBlock, [&](Range block) {
+            optimizer.set_moments(p, block, stored.read(p.name, p.shape, io::Stored::first, p.shard, block),
+                                  stored.read(p.name, p.shape, io::Stored::second, p.shard, block));
+        });
     }
 }
 

@@ -7,6 +7,7 @@
 #include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
+#include "train/checkpoint/block_walk.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 
@@ -32,13 +33,11 @@ namespace {
 
 /// `name`: of the parameter in the file.
 void load_shard(const io::SectionReader& stored, const std::string& name, const parallel::Parameter& p,
-                parallel::ParameterStore& store) {
-    const Range shard = store.group_of(p).shard_of(p);
-    if (shard.size() > 0) {
-        std::vector<float> values = stored.read(name, p.shape, io::Stored::weight, p.shard, shard);
-        store.group_of(p).set_weights(p, shard, Tensor(values.data(), DType::f32, {shard.size()}));
-    }
-    store.mark_initialized(p);
+                parallel::ParameterStore& store, Pulse& pulse) {
+    const auto read = [&](Range block, float* values, Pulse&) {
+        std::ranges::copy(stored.read(name, p.shape, io::Stored::weight, p.shard, block), values);
+    };
+    load_parameter(p, store, 1, kCheckpointBlock, read, pulse);
 }
 
 /// Without its adapters, the weights of a section with LoRA are not what was trained.
@@ -80,7 +79,7 @@ void load_weights(const std::string& checkpoint, const std::string& section, par
     for (const parallel::Parameter& p : store.parameters()) {
         refuse_adapters(stored, p, store, checkpoint);
         const bool optional = p.name.starts_with("teacher_head") || parallel::is_adapter(p.name);
-        if (!optional || stored.has(p.name)) load_shard(stored, p.name, p, store);
+        if (!optional || stored.has(p.name)) load_shard(stored, p.name, p, store, pulse);
     }
 }
 
@@ -89,7 +88,7 @@ void load_teacher_head(const std::string& checkpoint, const std::string& teacher
     const parallel::Parameter* head = student.find("teacher_head.weight");
     if (!head) return;  // a stage of the student that computes no loss
     const io::SectionReader stored(checkpoint, section_in(checkpoint, teacher), pulse);
-    load_shard(stored, tied ? "embedding.weight" : "head.weight", *head, student);
+    load_shard(stored, tied ? "embedding.weight" : "head.weight", *head, student, pulse);
 }
 
 void check_folders(const comm::Communicator& world, const config::Deck& deck,

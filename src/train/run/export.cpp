@@ -18,6 +18,7 @@
 #include "safetensors/safetensors_folder.hpp"
 #include "safetensors/safetensors_writer.hpp"
 #include "storage/file.hpp"
+#include "train/checkpoint/block_walk.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 #include "train/checkpoint/weights.hpp"
@@ -153,11 +154,9 @@ private:
     /// Blocks of this rank's part, which begin at multiples of `unit`.
     template <class Body>
     static void for_blocks(std::int64_t elements, std::int64_t unit, int rank, int ranks, Body&& body) {
-        constexpr std::int64_t kBlock = 1 << 22;  // elements, 16 MiB
         const Range part = part_of(elements / unit, rank, ranks);
-        const std::int64_t end = part.end * unit, step = std::max(kBlock / unit, std::int64_t{1}) * unit;
-        for (std::int64_t at = part.begin * unit; at < end; at += step)
-            body(Range{at, std::min(at + step, end)});
+        train::for_blocks({part.begin * unit, part.end * unit},
+                          std::max(kCheckpointBlock / unit, std::int64_t{1}) * unit, body);
     }
     void write_block(const io::SectionReader& stored, const ExportedParameter& source,
                      const AdapterDelta& delta, Range block, safetensors::SafetensorsWriter& writer) {

@@ -16,6 +16,7 @@
 #include "safetensors/safetensors_writer.hpp"
 #include "storage/file.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
+#include "train/checkpoint/block_walk.hpp"
 #include "train/checkpoint/folder_weights.hpp"
 #include "train/run/exported_parameter.hpp"
 
@@ -137,11 +138,12 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
             const auto& [name, shape, pieces, first_tensor] = source.parameter;
             const Shard all = whole(shape);
             const Range part = part_of(all.size(), world.rank(), world.size());
-            if (part.size() == 0) continue;
             pulse.doing("exporting " + name);
-            const std::vector<float> values =
-                stored[source.section].read(name, shape, io::Stored::weight, all, part);
-            source.parameter.write(part, values.data(), writer);
+            for_blocks(part, kCheckpointBlock, [&](Range block) {
+                const std::vector<float> values =
+                    stored[source.section].read(name, shape, io::Stored::weight, all, block);
+                source.parameter.write(block, values.data(), writer);
+            });
         }
     });
     interruption.let_finish(world);

@@ -194,9 +194,11 @@ Tensor Optimizer::second_moments(const parallel::Parameter& parameter) const {
     return moments_of(*state.group, state.second, parameter);
 }
 
-void Optimizer::set_moments(const parallel::Parameter& parameter, std::span<const float> first,
-                            std::span<const float> second) {
-    const auto set = [&](const Tensor& moments, std::span<const float> values) {
+void Optimizer::set_moments(const parallel::Parameter& parameter, Range elements,
+                            std::span<const float> first, std::span<const float> second) {
+    const std::int64_t begin = state_of(parameter).group->shard_of(parameter).begin;
+    const auto set = [&](const Tensor& all, std::span<const float> values) {
+        const Tensor moments = all.slice(elements.begin - begin, elements.end - begin);
         MAESTRO_CHECK(static_cast<std::int64_t>(values.size()) == moments.size() &&
                           (moments.dtype == DType::f32 || values.empty()),
                       "{} moments for {} of {}", values.size(), moments.describe(), parameter.name);

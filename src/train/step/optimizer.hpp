@@ -65,7 +65,9 @@ public:
     /// The moments of the elements of a parameter in this rank's shard, [n], in the memory of the optimizer.
     Tensor first_moments(const parallel::Parameter& parameter) const;
     Tensor second_moments(const parallel::Parameter& parameter) const;
-    void set_moments(const parallel::Parameter& parameter, std::span<const float> first,
+    /// Sets those of `elements`, which are in this rank's shard and counted as ParameterGroup::shard_of()
+    /// does.
+    void set_moments(const parallel::Parameter& parameter, Range elements, std::span<const float> first,
                      std::span<const float> second);
     std::size_t bytes() const;
 
