@@ -76,7 +76,7 @@ def test_values_that_would_fail_later(workspace, values, text):
     refuse(workspace, 78, text, values=values)
 
 
-@pytest.mark.parametrize("values,key,texts", [
+DEGREES = [
     (["section.language.layout.tp=5"], "section.language.layout.tp", ["cannot split the 12 heads", "nearest that can: 4 or 6"]),
     (["section.vision.layout.tp=24"], "section.vision.layout.tp", ["cannot split the 12 heads", "nearest that can: 12"]),
     (["model.language-12.kv_heads=4", "section.language.layout.tp=6"], "section.language.layout.tp",
@@ -102,7 +102,10 @@ def test_values_that_would_fail_later(workspace, values, text):
      ["'vision' has rank 0; allowed: 1, or -1"]),
     (["section.language.layout.first_rank=0", "section.language.colocate_with=vision"], "section.language.layout.first_rank",
      ["'language' is colocated with 'vision', which has -1; allowed: -1"]),
-])
+]
+
+
+@pytest.mark.parametrize("values,key,texts", [pytest.param(*case, marks=[] if i % 4 == 0 else pytest.mark.nightly) for i, case in enumerate(DEGREES)])
 def test_degrees_that_the_model_or_the_build_does_not_allow(workspace, values, key, texts):
     refuse(workspace, 78, f"{key}: ", *texts, deck=LAYOUTS, layout=[], values=values)
 

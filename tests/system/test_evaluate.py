@@ -130,6 +130,7 @@ def test_sections_that_are_too_large_for_a_rank_are_evaluated_in_their_layout(wo
     assert f"run on {case.ranks} ranks, in the deck's layouts" in message and "40 MiB are free there" in message
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_evaluated_is_refused(trained):
     assert "runs/none" in evaluate(trained, 2, VLM, "--checkpoint", "runs/none", expect=66)
     for deck, text in (("model.glyph-language.vocabulary=100", "beyond the vocabulary"), ("model.glyph-vision.channels=3", "channels")):

@@ -48,7 +48,7 @@ class Safetensors:
         return np.frombuffer(self.data[slice(*tensor["data_offsets"])], kind).reshape(tensor["shape"])
 
 
-@pytest.fixture(params=["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mistral", "qwen2")), "qwen3", "qwen3_moe"])
+@pytest.fixture(params=["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mistral", "qwen2", "qwen3")), "qwen3_moe"])
 def family(request):
     return request.param
 

@@ -53,12 +53,8 @@ def test_numbers_are_those_of_one_rank(references, case):
     layout_cases.remove_checkpoints(workspace.run(name))
 
 
-QUICK_IN_DOUBLE = layout_cases.moe("", "dp2 pp2 ep2", layout_cases.RECOMPUTE, "schedule.policy=fifo", quick=True)
-assert QUICK_IN_DOUBLE in CASES
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case == QUICK_IN_DOUBLE else pytest.mark.nightly) for case in CASES if case.in_double],
-                         ids=lambda case: f"{case.deck}: {case.name}")
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", [case for case in CASES if case.in_double], ids=lambda case: f"{case.deck}: {case.name}")
 def test_in_double_precision_numbers_differ_by_rounding_alone(references, case):
     """A step's loss depends on all gradients before it, and its norm on those of the step."""
     workspace, runs = references

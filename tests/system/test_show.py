@@ -157,6 +157,7 @@ def test_a_student_decodes_and_its_teacher_does_not(workspace):
     assert show(workspace, 1, DISTILL, 1, values) == found
 
 
+@pytest.mark.nightly
 def test_layouts_and_devices_that_cannot_decode_are_refused(glyphs):
     for ranks, layout, keys in ((3, ["dp=1", "pp=2"], "layout.pp = 2"), (4, ["dp=1", "cp=3"], "layout.cp = 3")):
         values = [*FOUR_RANKS, *(f"section.language.layout.{key}" for key in layout)]
