@@ -86,8 +86,8 @@ std::unique_ptr<model::Module> make_stage(const comm::Communicator& world, backe
     role.compute = compute;
     role.stage = {.index = stage, .count = pp, .first_layer = stage * spec.layers / pp};
     role.stage.layers = (stage + 1) * spec.layers / pp - role.stage.first_layer;
-    role.loss = role.stage.last();
-    role.emits = !role.loss;
+    if (role.stage.last()) role.loss_terms = {model::LossTerm{}};
+    role.emits = !role.stage.last();
     if (!role.stage.first()) role.inputs = {{EdgeTensor::stream, spec}};
     parallel::Mesh mesh =
         parallel::make_mesh(ranks, backend, {.degrees = {1, tp}, .kv_heads = spec.kv_heads}, role.section);

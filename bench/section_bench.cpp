@@ -50,7 +50,8 @@ void section(benchmark::State& state, DType type) {
                                 .head_dim = 64,
                                 .mlp = 3072,
                                 .vocabulary = 8192};
-    const model::Role role{.section = "bench", .inputs = {}, .loss = true, .seed = 1, .compute = type};
+    const model::Role role{
+        .section = "bench", .inputs = {}, .loss_terms = {model::LossTerm{}}, .seed = 1, .compute = type};
     constexpr std::size_t kSamples = 4, kTokens = 512;
     std::vector<std::vector<std::int32_t>> tokens(kSamples, std::vector<std::int32_t>(kTokens));
     const std::vector<float> weights(kTokens, 1.0f);

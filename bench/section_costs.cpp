@@ -131,12 +131,13 @@ model::Role role_of(const Section& section) {
         role.output_width = language_spec().width;
         return role;
     }
-    role.loss = true;
+    role.loss_terms = {model::LossTerm{}};
     if (section.student()) {
         role.inputs = {{EdgeTensor::hidden, language_spec()}, {EdgeTensor::embeddings, vision_spec()}};
         role.marker = kMarker;
-        role.alpha = 0.5;
-        role.temperature = 2;
+        role.loss_terms = {
+            {.weight = 0.5},
+            {.kind = model::LossTerm::Kind::forward_kl, .edge = 0, .weight = 0.5, .temperature = 2}};
     }
     return role;
 }

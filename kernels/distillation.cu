@@ -139,11 +139,6 @@ struct State {
     }
 };
 
-/// The weights of the hard and the soft loss, and the temperature.
-struct Mixture {
-    double hard, soft, temperature;
-};
-
 /// The first step, the last one, or all of them. A block handles one row. The launch bounds ask for one block
 /// per multiprocessor: there are few rows at a time, and for two blocks the compiler would have to spill
 /// registers.
@@ -212,7 +207,7 @@ __global__ void rescale_sums(State<A> state, A inverse_temperature) {
 }  // namespace
 
 void distillation(Stream stream, LossSteps steps, const Array& student, const Array& teacher,
-                  const Array& targets, const Array& weights, double alpha, double temperature, double scale,
+                  const Array& targets, const Array& weights, const Mixture& mixture, double scale,
                   std::int64_t first_token, const Array& global_max, const Array& local_max,
                   const Array& sums, const Array& losses) {
     by_type(student.dtype, [&]<class T>(T) {
@@ -221,13 +216,13 @@ void distillation(Stream stream, LossSteps steps, const Array& student, const Ar
         const State<A> state{global_max.as<A>(), local_max.as<A>(), sums.as<A>(), rows};
         if (!steps.begin() && !steps.end())
             return launch(rescale_sums<A>, divide_up(rows, 128), 128, 0, stream, state,
-                          static_cast<A>(1 / temperature));
+                          static_cast<A>(1 / mixture.temperature));
         by_vector_size<T>(
             [&]<int N>() {
                 launch(distillation_rows<T, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
                        student.as<T>(), teacher.as<T>(), Targets(targets, weights, first_token), columns,
-                       Mixture{scale * (1 - alpha), scale * alpha, temperature}, state, losses.as<double>(),
-                       steps.begin(), steps.end());
+                       Mixture{scale * mixture.hard, scale * mixture.soft, mixture.temperature}, state,
+                       losses.as<double>(), steps.begin(), steps.end());
             },
             columns, student.as<T>(), teacher.as<T>());
     });

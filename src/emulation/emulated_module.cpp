@@ -87,7 +87,7 @@ public:
             ops::zero(backend_, output);
         }
         result.tokens += counted.tokens;
-        if (role_.loss && mesh_.rank_in_replica() == 0) {
+        if (role_.computes_loss() && mesh_.rank_in_replica() == 0) {
             double weight = 0;
             for (const model::SampleView& sample : batch.samples)
                 for (const float w : sample.weights) weight += w;

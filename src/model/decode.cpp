@@ -47,9 +47,10 @@ Tensor Transformer::decode(const Tensor& input, const parallel::Sequences& seque
 }
 
 Continuation Language::make_continuation(std::int64_t rows, backend::Arena& arena) const {
-    MAESTRO_CHECK(role_.loss && role_.stage.count == 1 && mesh_.degrees().cp == 1 && !role_.needs_backward,
-                  "section {} of {} stages with cp {} cannot decode", role_.section, role_.stage.count,
-                  mesh_.degrees().cp);
+    MAESTRO_CHECK(
+        role_.computes_loss() && role_.stage.count == 1 && mesh_.degrees().cp == 1 && !role_.needs_backward,
+        "section {} of {} stages with cp {} cannot decode", role_.section, role_.stage.count,
+        mesh_.degrees().cp);
     const std::int64_t kv_heads = std::max(spec_.kv_heads / mesh_.degrees().tp, 1);
     return {KvCache(backend_, spec_.layers, kv_heads * spec_.head_dim, role_.compute, rows, arena)};
 }

@@ -7,6 +7,7 @@
 #include "backend/host_access.hpp"
 #include "model/kind.hpp"
 #include "model/language_batch.hpp"
+#include "model/teacher_head.hpp"
 #include "ops/columns.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
@@ -70,19 +71,28 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
             head_ = &declare_by_token("head.weight", spec.width, role.trained);
         else if (embedding_ != nullptr)
             head_ = embedding_;
-        else if (role.loss)  // a copy; only where a loss is computed does the head compute anything
+        else if (role.computes_loss())  // a copy; elsewhere the head computes nothing
             head_ = &declare_by_token("embedding.weight", spec.width, role.trained, parallel::Axis::tied);
     }
     // The teacher sends its hidden states and the student applies the teacher's head: hidden states are far
     // narrower than logits, so this keeps the traffic of the edge small.
+    int teachers = 0;
     for (const InputSpec& input : role.inputs)
-        teacher_heads_.push_back(input.tensor == EdgeTensor::hidden
-                                     ? &declare_by_token("teacher_head.weight", input.from.width, false)
-                                     : nullptr);
+        teacher_heads_.push_back(
+            input.tensor == EdgeTensor::hidden
+                ? &declare_by_token(teacher_head_name(teachers++), input.from.width, false)
+                : nullptr);
+    for (const LossTerm& term : role_.loss_terms) {
+        MAESTRO_CHECK(&term == term_of(term.kind), "the loss of {} has two terms of a kind", role.section);
+        if (term.kind == LossTerm::Kind::forward_kl)
+            MAESTRO_CHECK(
+                term.edge >= 0 && term.edge < std::ssize(teacher_heads_) && teacher_heads_[term.edge],
+                "edge {} of {} delivers no hidden states of a teacher", term.edge, role.section);
+    }
 }
 
-const parallel::Parameter& Language::declare_by_token(const char* name, std::int64_t width, bool trained,
-                                                      parallel::Axes replicated) {
+const parallel::Parameter& Language::declare_by_token(const std::string& name, std::int64_t width,
+                                                      bool trained, parallel::Axes replicated) {
     return store_.declare(name, {spec_.vocabulary, width}, parallel::Init::normal, trained,
                           {{vocabulary_, replicated}}, {0, width});
 }
@@ -197,7 +207,7 @@ void Language::finish(const Batch& batch, std::span<const std::vector<Tensor>> i
     norm_->forward(state.stack.output, normed, state.norm);
     if (recorded_) end_prompt(packed, state, normed, scratch);
     if (role_.emits) output = normed;
-    if (!role_.loss) return;
+    if (!role_.computes_loss()) return;
     if (batch.train && role_.needs_backward) {
         state.d_normed = kept.allocate(type, {state.local_rows, spec_.width});
         // loss() writes the rows that predict a target. All others get no gradient from the loss.

@@ -88,7 +88,7 @@ private:
     struct Targets;
     struct LossInputs;
     /// Declares a matrix [V, width] of which this tp rank holds the rows of its part of the vocabulary.
-    const parallel::Parameter& declare_by_token(const char* name, std::int64_t width, bool trained,
+    const parallel::Parameter& declare_by_token(const std::string& name, std::int64_t width, bool trained,
                                                 parallel::Axes replicated = {});
     /// From sample rows to packed rows. Pure; every rank of the replica computes the same.
     PackedBatch pack(const Batch& batch) const;
@@ -135,6 +135,8 @@ private:
     /// Gathers what the loss reads of every target of the slice. Collective over tp.
     LossInputs loss_inputs(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                            const Targets& targets, const Tensor& normed, backend::Arena& arena) const;
+    /// The term of the loss of this kind; null: none.
+    const LossTerm* term_of(LossTerm::Kind kind) const;
     /// logits[n, V of this rank] of targets [begin, begin + n) become their gradient, and their losses are
     /// added to loss_. Collective over tp.
     void loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits, std::int64_t begin,

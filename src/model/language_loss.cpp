@@ -109,30 +109,42 @@ Language::LossInputs Language::loss_inputs(const Batch& batch, std::span<const s
     // A tp rank computes the logits of all targets of the slice for its part of the vocabulary, so it needs
     // the hidden states of all of them.
     in.hidden = sequence_parallel_.all_gather(in.local_hidden, targets.by_tp_rank, arena);
-    const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
-                                      [](const auto* p) { return p != nullptr; });
-    if (teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train) {
-        in.teacher_head = *teacher;
-        in.teacher_states = teacher_states(inputs[static_cast<std::size_t>(teacher - teacher_heads_.begin())],
-                                           targets, (*teacher)->shape[1], max_local_targets, arena);
+    const LossTerm* const divergence = term_of(LossTerm::Kind::forward_kl);
+    if (divergence && batch.train) {
+        const auto edge = static_cast<std::size_t>(divergence->edge);
+        in.teacher_head = teacher_heads_[edge];
+        in.teacher_states =
+            teacher_states(inputs[edge], targets, in.teacher_head->shape[1], max_local_targets, arena);
     }
     return in;
+}
+
+const LossTerm* Language::term_of(LossTerm::Kind kind) const {
+    const auto term = std::find_if(role_.loss_terms.begin(), role_.loss_terms.end(),
+                                   [&](const LossTerm& t) { return t.kind == kind; });
+    return term == role_.loss_terms.end() ? nullptr : &*term;
 }
 
 void Language::loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits,
                              std::int64_t begin, backend::Arena& arena) const {
     const std::int64_t end = begin + logits.dim(0);
     const Tensor sum(loss_.data(), DType::f64, {1});
+    const LossTerm *entropy = term_of(LossTerm::Kind::cross_entropy),
+                   *divergence = term_of(LossTerm::Kind::forward_kl);
     if (in.teacher_head == nullptr) {
-        ops::cross_entropy(backend_, logits, in.tokens.slice(begin, end), in.weights.slice(begin, end),
-                           batch.loss_scale, in.vocabulary, sum, arena);
+        const double scale = batch.train ? entropy->weight * batch.loss_scale : batch.loss_scale;
+        ops::cross_entropy(backend_, logits, in.tokens.slice(begin, end), in.weights.slice(begin, end), scale,
+                           in.vocabulary, sum, arena);
         return;
     }
     const Tensor teacher_logits = arena.allocate(logits.dtype, {logits.dim(0), vocabulary_.size()});
     ops::linear(backend_, in.teacher_states.slice(begin, end), in.teacher_head->weight, teacher_logits);
     ops::distillation(backend_, logits, teacher_logits, in.tokens.slice(begin, end),
-                      in.weights.slice(begin, end), role_.alpha, role_.temperature, batch.loss_scale,
-                      in.vocabulary, sum, arena);
+                      in.weights.slice(begin, end),
+                      {.hard = entropy ? entropy->weight : 0,
+                       .soft = divergence->weight,
+                       .temperature = divergence->temperature},
+                      batch.loss_scale, in.vocabulary, sum, arena);
 }
 
 void Language::head_backward(const LossInputs& in, const Tensor& d_logits, std::int64_t begin,
@@ -183,7 +195,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
 }
 
 void Language::collect(Result& result) {
-    if (!role_.loss) return;
+    if (!role_.computes_loss()) return;
     const Tensor sum(loss_.data(), DType::f64, {1});
     double loss = 0;
     backend_.download(sum, &loss);

@@ -119,7 +119,7 @@ std::int64_t worst_case_extra_rows(const InputSpec& input, const Role& role,
     const Units encoder(input.from);
     std::int64_t picture_rows = 0;
     for (const SampleShape& shape : shapes) picture_rows += encoder.outputs(shape.pictures);
-    if (role.loss) picture_rows = std::min(picture_rows, local_rows);
+    if (role.computes_loss()) picture_rows = std::min(picture_rows, local_rows);
     return std::max<std::int64_t>(picture_rows - delivered, 0);
 }
 

@@ -192,19 +192,32 @@ struct Stage {
     bool operator==(const Stage&) const = default;
 };
 
+/// A term of the loss of a section. The loss of a target is the sum of the terms, each times its weight.
+struct LossTerm {
+    enum class Kind {
+        cross_entropy,  ///< -log q of the target, q the distribution that the section predicts
+        /// temperature^2 * KL(p || q), with p predicted by a teacher, and both softened by the temperature
+        forward_kl,
+    } kind = Kind::cross_entropy;
+    int edge = -1;  ///< of forward_kl: which of Role::inputs delivers the teacher's hidden states
+    double weight = 1;
+    double temperature = 1;  ///< of forward_kl
+    bool operator==(const LossTerm&) const = default;
+};
+
 /// What a section, or one stage of it, does with its model.
 struct Role {
     std::string section;
     std::vector<InputSpec> inputs;
     bool emits = false;    ///< the section has an outgoing edge
     int output_width = 0;  ///< row width of that edge
-    bool loss = false;     ///< computes the loss: a language section without an outgoing edge
-    bool trained = true;   ///< all parameters but those of `frozen`
+    /// Of the loss that the last stage of a language section without an outgoing edge computes, each with a
+    /// weight above 0. A training step minimizes their sum; an evaluation computes cross entropy alone.
+    std::vector<LossTerm> loss_terms = {};
+    bool trained = true;  ///< all parameters but those of `frozen`
     parallel::FrozenParameters frozen = {};
     bool needs_backward = true;
-    int marker = -1;   ///< token that stands for a picture
-    double alpha = 0;  ///< distillation: weight of the KL term, between 0 and 1
-    double temperature = 1;
+    int marker = -1;  ///< token that stands for a picture
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     Recompute recompute = Recompute::none;
@@ -212,6 +225,7 @@ struct Role {
     TpOverlap tp_overlap = TpOverlap::automatic;
     Stage stage = {};
     Lora lora = {};  ///< adapters of the linear layers of attention and MLP
+    bool computes_loss() const { return !loss_terms.empty(); }
     bool operator==(const Role&) const = default;
 };
 

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "kernels/cross_entropy.hpp"
-#include "kernels/distillation.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/softmax_row.hpp"
@@ -84,9 +83,8 @@ double add_soft_gradient(const SoftRow<A>& r, std::int64_t columns, double weigh
 /// On a GPU: both losses in the same steps. The kernels read all logits before they overwrite any, so that no
 /// copy is needed.
 void distillation_on_gpu(backend::Backend& b, const Tensor& student, const Tensor& teacher,
-                         const Tensor& targets, const Tensor& weights, double alpha, double temperature,
-                         double scale, const VocabularyShard& shard, const Tensor& loss,
-                         backend::Arena& scratch) {
+                         const Tensor& targets, const Tensor& weights, const Mixture& mixture, double scale,
+                         const VocabularyShard& shard, const Tensor& loss, backend::Arena& scratch) {
     const std::int64_t rows = student.rows();
     MAESTRO_CHECK(
         rows == targets.size() && rows == weights.size() && student.columns() == shard.tokens.size(),
@@ -101,8 +99,8 @@ void distillation_on_gpu(backend::Backend& b, const Tensor& student, const Tenso
         b, {22.0 * static_cast<double>(student.size()), 3.0 * static_cast<double>(student.bytes())}, shard,
         maxima, sums, rows, 0, [](int, std::int64_t) {}, [] {},
         [&](Stream stream, kernels::LossSteps steps) {
-            kernels::distillation(stream, steps, student, teacher, targets, weights, alpha, temperature,
-                                  scale, shard.tokens.begin, maxima, local_maxima, sums, losses);
+            kernels::distillation(stream, steps, student, teacher, targets, weights, mixture, scale,
+                                  shard.tokens.begin, maxima, local_maxima, sums, losses);
             if (steps.end()) kernels::sum_losses(stream, losses, loss);
         });
 }
@@ -110,22 +108,21 @@ void distillation_on_gpu(backend::Backend& b, const Tensor& student, const Tenso
 }  // namespace
 
 void distillation(backend::Backend& b, const Tensor& student, const Tensor& teacher, const Tensor& targets,
-                  const Tensor& weights, double alpha, double temperature, double scale,
-                  const VocabularyShard& shard, const Tensor& loss, backend::Arena& scratch) {
+                  const Tensor& weights, const Mixture& mixture, double scale, const VocabularyShard& shard,
+                  const Tensor& loss, backend::Arena& scratch) {
     const std::int64_t rows = student.rows(), columns = student.columns();
     MAESTRO_CHECK(teacher.size() == student.size() && teacher.dtype == student.dtype,
                   "student {}, teacher {}", student.describe(), teacher.describe());
     if (!b.shares_memory())
-        return distillation_on_gpu(b, student, teacher, targets, weights, alpha, temperature, scale, shard,
-                                   loss, scratch);
+        return distillation_on_gpu(b, student, teacher, targets, weights, mixture, scale, shard, loss,
+                                   scratch);
     const backend::ArenaScope scope(scratch);
     if (student.dtype == DType::bf16) {  // as in cross_entropy_rows()
         const Tensor wide_student = scratch.allocate(DType::f32, {rows, columns}),
                      wide_teacher = scratch.allocate(DType::f32, {rows, columns});
         convert(b, student, wide_student);
         convert(b, teacher, wide_teacher);
-        distillation(b, wide_student, wide_teacher, targets, weights, alpha, temperature, scale, shard, loss,
-                     scratch);
+        distillation(b, wide_student, wide_teacher, targets, weights, mixture, scale, shard, loss, scratch);
         convert(b, wide_student, student);
         return;
     }
@@ -133,14 +130,14 @@ void distillation(backend::Backend& b, const Tensor& student, const Tensor& teac
     const Tensor soft = scratch.allocate(student.dtype, {rows, columns});
     copy(b, student, soft);
     const Tensor losses = scratch.allocate(DType::f64, {2 * rows});  // cross entropies, then KL terms
-    cross_entropy_rows(b, student, targets, weights, scale * (1 - alpha), shard, losses.slice(0, rows), {},
+    cross_entropy_rows(b, student, targets, weights, scale * mixture.hard, shard, losses.slice(0, rows), {},
                        scratch);
     const Tensor maxima = scratch.allocate(student.dtype, {2, rows}),
                  sums = scratch.allocate(student.dtype, {3, rows});
     const auto* target = targets.as<std::int32_t>();
     const auto* weight_of = weights.as<float>();
     by_logit_type(student.dtype, [&]<class A>(A) {
-        const A factor = static_cast<A>(1 / temperature);
+        const A factor = static_cast<A>(1 / mixture.temperature);
         const auto step = [&](int which, std::int64_t i) {
             A *row_max = maxima.as<A>() + i, *sum = sums.as<A>() + i;
             const SoftRow<A> row{.p = teacher.as<A>() + i * columns,
@@ -161,8 +158,8 @@ void distillation(backend::Backend& b, const Tensor& student, const Tensor& teac
             } else if (which == 1) {
                 sum_exponentials(row, columns, factor);
             } else {
-                const double weight = scale * static_cast<double>(weight_of[i]) * alpha;
-                soft_loss = add_soft_gradient(row, columns, weight, temperature);
+                const double weight = scale * static_cast<double>(weight_of[i]) * mixture.soft;
+                soft_loss = add_soft_gradient(row, columns, weight, mixture.temperature);
             }
         };
         run_loss_steps(

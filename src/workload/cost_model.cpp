@@ -182,7 +182,7 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         }
         costs.cost = StageProbe(scenario, s, stage, links(stage), met, probes).run();
         const model::Role role = role_of(scenario, stage);
-        if (!scenario.cluster || role.loss) continue;
+        if (!scenario.cluster || role.computes_loss()) continue;
         costs.row_bytes = static_cast<double>(role.output_width) * static_cast<double>(size_of(role.compute));
         if (!role.stage.last()) costs.unit = table.units(s).unit();
         // The ranks of a lane send at the same time; the end with more ranks bounds the rows of one rank.

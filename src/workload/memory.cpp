@@ -226,7 +226,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const bool open = section.window == 0;
         StageMemory memory;
         memory.window = open ? 0 : window_of(scenario, stage);
-        memory.loss = role.loss;
+        memory.loss = role.computes_loss();
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         check_rows(scenario, table, stage, worst);

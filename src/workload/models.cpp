@@ -24,6 +24,26 @@ bool anything_trained_before(const Scenario& scenario, int section, int layer) {
     return trained && scenario.graph.sections[section].train;
 }
 
+/// The terms of a section that computes the loss: cross entropy, and the divergence from the teacher that one
+/// of its input edges brings.
+std::vector<model::LossTerm> loss_terms_of(const config::Distill& distill,
+                                           const std::vector<model::InputSpec>& inputs) {
+    std::vector<model::LossTerm> teachers;
+    for (std::size_t e = 0; e < inputs.size(); ++e)
+        if (inputs[e].tensor == EdgeTensor::hidden && distill.alpha > 0)
+            teachers.push_back({.kind = model::LossTerm::Kind::forward_kl,
+                                .edge = static_cast<int>(e),
+                                .weight = distill.alpha,
+                                .temperature = distill.temperature});
+    std::vector<model::LossTerm> terms;
+    if (teachers.empty())
+        terms.push_back({});
+    else if (distill.alpha < 1)
+        terms.push_back({.weight = 1 - distill.alpha});
+    terms.insert(terms.end(), teachers.begin(), teachers.end());
+    return terms;
+}
+
 }  // namespace
 
 model::Role role_of(const Scenario& scenario, int stage) {
@@ -43,13 +63,10 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
                      .inputs = {},
                      .emits = !s.loss || !last,
                      .output_width = last ? 0 : scenario.models[section].width,
-                     .loss = s.loss && last,
                      .trained = s.train,
                      .frozen = scenario.tuning[section].frozen,
                      .needs_backward = s.backward,
                      .marker = scenario.marker,
-                     .alpha = 0,
-                     .temperature = scenario.distillation[section].temperature,
                      .seed = scenario.seed,
                      .compute = scenario.compute,
                      .recompute = scenario.tuning[section].recompute,
@@ -69,8 +86,8 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
         const bool embeddings = e.tensor == EdgeTensor::embeddings;
         if (embeddings ? first : last) role.inputs.push_back({e.tensor, scenario.models[e.from], e.gradient});
         if (embeddings && !first) role.stage.expansions.emplace_back(scenario.models[e.from]);
-        if (!embeddings) role.alpha = scenario.distillation[section].alpha;
     }
+    if (s.loss && last) role.loss_terms = loss_terms_of(scenario.distillation[section], role.inputs);
     if (!first)
         role.inputs.push_back({EdgeTensor::stream, scenario.models[section],
                                anything_trained_before(scenario, section, role.stage.first_layer)});

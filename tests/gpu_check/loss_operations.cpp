@@ -48,8 +48,8 @@ std::vector<Operation> loss_operations() {
              const Tensor student = w.sum(t, {s.rows, s.vocabulary}),
                           teacher = w.random(t, {s.rows, s.vocabulary}), loss = w.sum(DType::f64, {1});
              return [=, &w] {
-                 ops::distillation(w.b, student, teacher, rows.targets, rows.weights, 0.6, 2, 0.5, whole(s),
-                                   loss, w.scratch);
+                 ops::distillation(w.b, student, teacher, rows.targets, rows.weights, {0.4, 0.6, 2}, 0.5,
+                                   whole(s), loss, w.scratch);
              };
          },
          Operation::Shape::loss},

@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
                 change(spec);
                 const Role role{.section = "language",
                                 .inputs = {},
-                                .loss = true,
+                                .loss_terms = {LossTerm{}},
                                 .marker = model::test::kMarker,
                                 .compute = DType::f64,
                                 .recompute = recompute};

@@ -393,7 +393,8 @@ void run(const comm::Communicator& world, Family& family, const Layout& layout, 
     const auto backend = backend::make_cpu(1);
     model::Role role{};
     role.section = "text";
-    role.loss = role.emits = true;  // the hidden states too, for the logits
+    role.loss_terms = {model::LossTerm{}};
+    role.emits = true;  // the hidden states too, for the logits
     role.output_width = spec.width;
     role.compute = precision.type;
     std::optional<Section> tower;

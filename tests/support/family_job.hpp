@@ -26,7 +26,7 @@ public:
         const auto lora_of = [&](std::size_t i) { return i < loras.size() ? loras[i] : Lora{}; };
         model::Role language{};
         language.section = "language";
-        language.loss = true;
+        language.loss_terms = {model::LossTerm{}};
         if (specs.size() > 1) {
             language.inputs = {{EdgeTensor::embeddings, specs[1]}};
             language.marker = kFamilyMarker;

@@ -9,6 +9,7 @@
 #include "backend/backend.hpp"
 #include "families/family.hpp"
 #include "model/module.hpp"
+#include "model/teacher_head.hpp"
 #include "safetensors/message.hpp"
 #include "train/checkpoint/block_walk.hpp"
 
@@ -58,7 +59,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(con
     const auto meta = backend::make_meta();
     model::Role role{};
     role.section = spec.name;
-    role.loss = !model::Units(spec).encodes();
+    if (!model::Units(spec).encodes()) role.loss_terms = {model::LossTerm{}};
     role.output_width = model::row_width({EdgeTensor::embeddings, spec}, spec.output_width);
     role.lora = lora;
     const auto module = model::make_module(*meta, spec, role);
@@ -143,7 +144,7 @@ void load_folder(const std::string& path, const model::ModelSpec& spec, parallel
     safetensors::SafetensorsFolder folder(path, pulse);
     // The head of a teacher comes from the teacher's folder.
     for (const parallel::Parameter& p : store.parameters())
-        if (!p.name.starts_with("teacher_head") && !parallel::is_adapter(p.name))
+        if (!model::is_teacher_head(p.name) && !parallel::is_adapter(p.name))
             load_from_folder(folder, spec, p.name, p, store, pulse);
 }
 

@@ -6,6 +6,7 @@
 
 #include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
+#include "model/teacher_head.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
 #include "train/checkpoint/block_walk.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
@@ -78,17 +79,15 @@ void load_weights(const std::string& checkpoint, const std::string& section, par
     // no adapters, which initialize() then draws.
     for (const parallel::Parameter& p : store.parameters()) {
         refuse_adapters(stored, p, store, checkpoint);
-        const bool optional = p.name.starts_with("teacher_head") || parallel::is_adapter(p.name);
+        const bool optional = model::is_teacher_head(p.name) || parallel::is_adapter(p.name);
         if (!optional || stored.has(p.name)) load_shard(stored, p.name, p, store, pulse);
     }
 }
 
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
-                       parallel::ParameterStore& student, Pulse& pulse) {
-    const parallel::Parameter* head = student.find("teacher_head.weight");
-    if (!head) return;  // a stage of the student that computes no loss
+                       const parallel::Parameter& head, parallel::ParameterStore& student, Pulse& pulse) {
     const io::SectionReader stored(checkpoint, section_in(checkpoint, teacher), pulse);
-    load_shard(stored, tied ? "embedding.weight" : "head.weight", *head, student, pulse);
+    load_shard(stored, tied ? "embedding.weight" : "head.weight", head, student, pulse);
 }
 
 void check_folders(const comm::Communicator& world, const config::Deck& deck,
@@ -129,16 +128,18 @@ void load_initial_weights(const config::Deck& deck, const workload::Scenario& sc
     if (!target.lora.weights.empty())
         load_adapter_folder(target.lora.weights, scenario.models[section], target.lora.adapters, store,
                             pulse);
+    int teachers = 0;
     for (const graph::Edge& e : scenario.graph.edges) {
         if (e.to != section || e.tensor != EdgeTensor::hidden) continue;
         const config::Section& teacher = deck.sections[e.from];
-        const parallel::Parameter* const head = store.find("teacher_head.weight");
-        if (teacher.from_folder && head) {
+        const parallel::Parameter* const head = store.find(model::teacher_head_name(teachers++));
+        if (!head) continue;  // a stage of the student that computes no loss
+        if (teacher.from_folder) {
             safetensors::SafetensorsFolder folder(teacher.weights, pulse);
             load_from_folder(folder, scenario.models[e.from], "head.weight", *head, store, pulse);
-        } else if (names_checkpoint(teacher) && !teacher.from_folder) {
+        } else if (names_checkpoint(teacher)) {
             load_teacher_head(files.at(teacher.weights), teacher.name, deck.model_of(e.from).tie_embeddings,
-                              store, pulse);
+                              *head, store, pulse);
         }
     }
 }

@@ -33,9 +33,9 @@ std::string section_in(const std::string& checkpoint, const std::string& section
 /// others. Error(bad_data, io_error), as the next two.
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse);
-/// Loads the output head of a teacher into the student's "teacher_head.weight".
+/// Loads the output head of a teacher into `head`, the student's copy of it (model/teacher_head.hpp).
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
-                       parallel::ParameterStore& student, Pulse& pulse);
+                       const parallel::Parameter& head, parallel::ParameterStore& student, Pulse& pulse);
 /// Loads everything that the deck's `weights` keys name for this section.
 void load_initial_weights(const config::Deck& deck, const workload::Scenario& scenario,
                           const WeightFiles& files, int section, parallel::ParameterStore& store,

@@ -76,8 +76,12 @@ std::vector<double> masters_of(backend::Backend& b, const parallel::ParameterSto
 Trained train(backend::Backend& b, DType type, const CheckOptions& options, double disturbance) {
     const model::ModelSpec spec = spec_of(options.small);
     const Samples samples(options.small, spec.vocabulary);
-    const model::Role role{
-        .section = "language", .inputs = {}, .loss = true, .seed = 11, .compute = type, .stage = {}};
+    const model::Role role{.section = "language",
+                           .inputs = {},
+                           .loss_terms = {model::LossTerm{}},
+                           .seed = 11,
+                           .compute = type,
+                           .stage = {}};
     const auto module = model::make_module(b, spec, role);
     const model::Footprint size =
         model::measure(spec, role, samples.shapes,

@@ -37,7 +37,7 @@ public:
                                .compute = type};
         role_ = {.section = "language",
                  .inputs = {{EdgeTensor::embeddings, vision_spec_}},
-                 .loss = true,
+                 .loss_terms = {LossTerm{}},
                  .trained = false,
                  .needs_backward = false,
                  .marker = kMarker,

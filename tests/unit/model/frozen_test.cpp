@@ -127,6 +127,7 @@ Footprint alone(int layers, Role role, const Parts& frozen) {
     ModelSpec spec = language_spec(24, 32, false);
     spec.layers = layers;
     role.inputs.clear();
+    role.loss_terms = {LossTerm{}};
     role.frozen = parallel::FrozenParameters(frozen);
     const std::vector<SampleShape> shapes = {{.tokens = 37, .pictures = {}, .weight = 1}};
     return measure(spec, role, shapes);

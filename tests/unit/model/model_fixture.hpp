@@ -155,6 +155,12 @@ inline const Lora kAllAdapters{
     .rank = 3, .alpha = 4.5, .targets = {kLoraTargets.begin(), kLoraTargets.end()}},
     kSomeAdapters{.rank = 2, .alpha = 1, .targets = {"k_proj", "up_proj", "down_proj"}};
 
+/// Of a student whose first edge is that of its teacher.
+inline std::vector<LossTerm> distillation(double alpha, double temperature) {
+    return {{.weight = 1 - alpha},
+            {.kind = LossTerm::Kind::forward_kl, .edge = 0, .weight = alpha, .temperature = temperature}};
+}
+
 /// An upstream section, vision or teacher, and a language section that computes the loss.
 class Job {
 public:
@@ -183,10 +189,8 @@ public:
                       .recompute = recompute};
         last_role = {.section = last_name,
                      .inputs = {{vlm ? EdgeTensor::embeddings : EdgeTensor::hidden, first_spec}},
-                     .loss = true,
+                     .loss_terms = vlm ? std::vector{LossTerm{}} : distillation(0.3, 2),
                      .marker = kMarker,
-                     .alpha = vlm ? 0 : 0.3,
-                     .temperature = vlm ? 1.0 : 2.0,
                      .compute = type,
                      .recompute = recompute};
         first_role.lora = last_role.lora = lora;

@@ -112,7 +112,7 @@ TEST(Model, BalancingExpertsDoesNotDependOnMicroBatches) {
         const double scale = together.samples.batch().loss_scale;
         Role role = together.last_role;
         role.inputs = {};
-        role.alpha = 0;
+        role.loss_terms = {LossTerm{}};
         const auto gradients = [&](std::size_t at_a_time, bool balanced) {
             ModelSpec spec = together.last_spec;
             if (!balanced) spec.experts.balance_strength = 0;

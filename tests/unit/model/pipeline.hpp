@@ -43,7 +43,7 @@ public:
                           .first_layer = first_layer,
                           .layers = layers[s]};
             first_layer += layers[s];
-            role.loss = whole.loss && role.stage.last();
+            if (!role.stage.last()) role.loss_terms.clear();
             role.emits = whole.emits || !role.stage.last();
             role.inputs.clear();
             for (const InputSpec& input : whole.inputs) {

@@ -265,7 +265,7 @@ TEST_F(Gradient, Losses) {
         convert(b_, student, s);
         convert(b_, teacher, t);
         zero(b_, loss);
-        distillation(b_, s, t, targets, weights, 0.6, 2.0, 0.3, {{0, 6}, {}}, loss, scratch_);
+        distillation(b_, s, t, targets, weights, {0.4, 0.6, 2.0}, 0.3, {{0, 6}, {}}, loss, scratch_);
         return get(loss, 0);
     };
     distilled();

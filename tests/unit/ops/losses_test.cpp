@@ -24,8 +24,8 @@ protected:
     double distillation_of(const Tensor& student, const Tensor& teacher, double alpha, double temperature,
                            double scale) {
         const Tensor loss = filled(DType::f64, {1});
-        distillation(b_, student, teacher, list(targets_), list(weights_), alpha, temperature, scale,
-                     {{0, kWords}, {}}, loss, scratch_);
+        distillation(b_, student, teacher, list(targets_), list(weights_), {1 - alpha, alpha, temperature},
+                     scale, {{0, kWords}, {}}, loss, scratch_);
         return get(loss, 0);
     }
     /// Returns the log softmax of row r of `logits`, softened by the temperature.

@@ -105,8 +105,8 @@ protected:
         const Tensor student = logits(r.student), teacher = logits(r.teacher);
         poison_scratch();
         if (distilled)
-            distillation(b_, student, teacher, targets, weights, kAlpha, temperature_, kScale, part, loss,
-                         scratch_);
+            distillation(b_, student, teacher, targets, weights, {1 - kAlpha, kAlpha, temperature_}, kScale,
+                         part, loss, scratch_);
         else
             cross_entropy(b_, student, targets, weights, kScale, part, loss, scratch_);
         const Found found{get(loss, 0), values(student)};

@@ -49,7 +49,7 @@ public:
         const model::ModelSpec spec = testing_support::spec_of_folder(family);
         model::Role role{};
         role.section = "text";
-        role.loss = true;
+        role.loss_terms = {model::LossTerm{}};
         if (pictures) {
             const model::ModelSpec vision = testing_support::specs_of_folder(family).at(1);
             role.inputs = {{EdgeTensor::embeddings, vision}};

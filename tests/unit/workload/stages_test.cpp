@@ -141,8 +141,8 @@ TEST(Stages, HaveTheLayersThatTheDeckLists) {
     EXPECT_THAT(scenario.layers, testing::ElementsAre(Range{0, 3}, Range{0, 1}, Range{1, 3}, Range{3, 4}));
     const model::Role first = role_of(scenario, 1), middle = role_of(scenario, 2),
                       last = role_of(scenario, 3);
-    EXPECT_FALSE(first.loss || middle.loss);
-    EXPECT_TRUE(last.loss);
+    EXPECT_FALSE(first.computes_loss() || middle.computes_loss());
+    EXPECT_EQ(last.loss_terms, std::vector{model::LossTerm{}});
     EXPECT_TRUE(first.emits && middle.emits);
     EXPECT_FALSE(last.emits);
     EXPECT_EQ(first.inputs.front().tensor, EdgeTensor::embeddings);

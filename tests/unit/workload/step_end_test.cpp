@@ -15,7 +15,7 @@ namespace {
 /// A language model of four replicas, on a device that computes in no time: only messages take time.
 struct Replicas {
     model::ModelSpec spec{.name = "language", .vocabulary = 64};
-    model::Role role{.section = "language", .inputs = {}, .loss = true};
+    model::Role role{.section = "language", .inputs = {}, .loss_terms = {model::LossTerm{}}};
     parallel::Mesh mesh(const parallel::LinkCost& data) const {
         return parallel::make_meta_mesh(0, {.dp = 4, .trainable = role.trained},
                                         {.tp = {}, .cp = {}, .data = data});
@@ -53,7 +53,7 @@ TEST(StepEnd, TakesNoTimeWhereNothingIsTrained) {
 TEST(StepEnd, SumsWithinNodesBeforeItCrossesBetweenThem) {
     const model::ModelSpec spec{
         .name = "language", .layers = 6, .width = 512, .heads = 8, .mlp = 2048, .vocabulary = 64};
-    const model::Role role{.section = "language", .inputs = {}, .loss = true};
+    const model::Role role{.section = "language", .inputs = {}, .loss_terms = {model::LossTerm{}}};
     const parallel::MeshLinks links{
         .tp = {}, .cp = {}, .data = {0, 1e9}, .data_nodes = {0, 0, 0, 0, 1, 1, 1, 1}, .network = {0, 1e8}};
     const auto mesh = [&] { return parallel::make_meta_mesh(0, {.dp = 8, .trainable = true}, links); };
