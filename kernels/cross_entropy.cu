@@ -122,19 +122,26 @@ __global__ void rescale_sums(State<A> state, std::int64_t rows) {
 }
 
 /// Sums by one block. The block stages the losses in shared memory; one thread adds them in the order of
-/// rows, so that the sum does not depend on the block size.
-__global__ void sum_in_order(const double* losses, std::int64_t size, double* sum) {
+/// rows, so that the sum does not depend on the block size. Several terms follow each other.
+__global__ void sum_in_order(const double* losses, std::int64_t rows, std::int64_t terms, double* sums) {
     double* const smem = shared_memory<double>();
     double total = 0;
-    for (std::int64_t begin = 0; begin < size; begin += blockDim.x) {
-        const std::int64_t here = min(static_cast<std::int64_t>(blockDim.x), size - begin);
-        if (threadIdx.x < here) smem[threadIdx.x] = losses[begin + threadIdx.x];
-        __syncthreads();
-        if (threadIdx.x == 0)
-            for (std::int64_t i = 0; i < here; ++i) total += smem[i];
-        __syncthreads();
+    for (std::int64_t t = 0; t < terms; ++t) {
+        double of_term = 0;
+        for (std::int64_t begin = 0; begin < rows; begin += blockDim.x) {
+            const std::int64_t here = min(static_cast<std::int64_t>(blockDim.x), rows - begin);
+            if (threadIdx.x < here) smem[threadIdx.x] = losses[t * rows + begin + threadIdx.x];
+            __syncthreads();
+            if (threadIdx.x == 0)
+                for (std::int64_t i = 0; i < here; ++i) {
+                    total += smem[i];
+                    of_term += smem[i];
+                }
+            __syncthreads();
+        }
+        if (threadIdx.x == 0 && terms > 1) sums[1 + t] += of_term;
     }
-    if (threadIdx.x == 0) *sum += total;
+    if (threadIdx.x == 0) sums[0] += total;
 }
 
 struct Min {
@@ -195,10 +202,11 @@ void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Ar
     });
 }
 
-void sum_losses(Stream stream, const Array& losses, const Array& sum) {
+void sum_losses(Stream stream, const Array& losses, const Array& sums) {
     const int threads = 256;
+    const std::int64_t terms = sums.size() > 1 ? sums.size() - 1 : 1;
     launch(sum_in_order, losses.size() > 0 ? 1 : 0, threads, threads * sizeof(double), stream,
-           losses.as<double>(), losses.size(), sum.as<double>());
+           losses.as<double>(), losses.size() / terms, terms, sums.as<double>());
 }
 
 void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values) {

@@ -16,8 +16,9 @@ namespace maestro::kernels {
 void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Array& targets,
                    const Array& weights, double scale, std::int64_t first_token, const Array& global_max,
                    const Array& local_max, const Array& sums, const Array& losses);
-/// sum[1] += the losses, added in the order of rows.
-void sum_losses(Stream stream, const Array& losses, const Array& sum);
+/// sums[0] += the losses, added in the order of rows. Where there are sums[1 + n], losses[n, R] has n terms,
+/// and sums[1 + t] += those of term t.
+void sum_losses(Stream stream, const Array& losses, const Array& sums);
 /// ids[r], values[r] = the column and the value of the largest logit of row r.
 void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values);
 

@@ -65,6 +65,7 @@ FileImage describe_train_state(const TrainState& state, Pulse& pulse) {
     write_attribute(file, "sync_rows", state.counts.syncs);
     write_attribute(file, "assignment_rows", state.counts.assignment);
     write_attribute(file, "expert_rows", state.counts.experts);
+    write_attribute(file, "loss_rows", state.counts.losses);
     file.close();
     return image_of(kTrainFile, file.state());
 }

@@ -166,6 +166,11 @@ std::optional<std::vector<std::int32_t>> read_ends(hid_t open) {
     return nlohmann::json::parse(read_text_attribute(open, "ends")).get<std::vector<std::int32_t>>();
 }
 
+/// Checkpoints of older builds do not count them: they had none.
+std::int64_t read_loss_rows(hid_t open) {
+    return MAESTRO_HDF5(H5Aexists(open, "loss_rows")) > 0 ? read_integer_attribute(open, "loss_rows") : 0;
+}
+
 }  // namespace
 
 TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
@@ -184,7 +189,8 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
                            .tasks = read_integer_attribute(open, "timeline_rows"),
                            .syncs = read_integer_attribute(open, "sync_rows"),
                            .assignment = read_integer_attribute(open, "assignment_rows"),
-                           .experts = read_integer_attribute(open, "expert_rows")},
+                           .experts = read_integer_attribute(open, "expert_rows"),
+                           .losses = read_loss_rows(open)},
             };
         } catch (const Error&) {
             throw;

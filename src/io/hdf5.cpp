@@ -14,13 +14,18 @@ namespace {
 constexpr hsize_t kChunkRows = 4096;
 
 template <class T>
-hid_t type_of() {
-    if constexpr (std::is_same_v<T, std::int32_t>)
-        return H5T_NATIVE_INT32;
-    else if constexpr (std::is_same_v<T, std::int64_t>)
-        return H5T_NATIVE_INT64;
-    else
-        return H5T_NATIVE_DOUBLE;
+Handle type_of() {
+    if constexpr (std::is_same_v<T, ShortText>) {
+        Handle text(MAESTRO_HDF5(H5Tcopy(H5T_C_S1)), H5Tclose);
+        MAESTRO_HDF5(H5Tset_size(text, sizeof(T)));
+        MAESTRO_HDF5(H5Tset_strpad(text, H5T_STR_NULLPAD));
+        return text;
+    } else {
+        const hid_t number = std::is_same_v<T, std::int32_t>   ? H5T_NATIVE_INT32
+                             : std::is_same_v<T, std::int64_t> ? H5T_NATIVE_INT64
+                                                               : H5T_NATIVE_DOUBLE;
+        return {MAESTRO_HDF5(H5Tcopy(number)), H5Tclose};
+    }
 }
 
 [[noreturn]] void bad(const std::string& name, const std::string& what) {
@@ -190,9 +195,16 @@ std::vector<float> read_floats(hid_t file, const std::string& path, const std::v
     return {first, first + held.size()};
 }
 
+ShortText short_text(std::string_view text) {
+    ShortText made{};
+    MAESTRO_CHECK(text.size() <= made.size(), "'{}' is no short text", text);
+    std::copy(text.begin(), text.end(), made.begin());
+    return made;
+}
+
 template <class T>
 void append_column(hid_t group, const std::string& name, std::span<const T> values) {
-    const hid_t type = type_of<T>();
+    const Handle type = type_of<T>();
     Handle dataset;
     hsize_t rows = 0;
     if (H5Lexists(group, name.c_str(), H5P_DEFAULT) > 0) {
@@ -234,7 +246,8 @@ std::vector<T> read_column(hid_t group, const std::string& name, std::int64_t fi
     const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose),
         memory(MAESTRO_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
     MAESTRO_HDF5(H5Sselect_hyperslab(space, H5S_SELECT_SET, &begin, nullptr, &count, nullptr));
-    MAESTRO_HDF5(H5Dread(dataset, type_of<T>(), memory, space, H5P_DEFAULT, values.data()));
+    const Handle type = type_of<T>();
+    MAESTRO_HDF5(H5Dread(dataset, type, memory, space, H5P_DEFAULT, values.data()));
     return values;
 }
 
@@ -258,9 +271,11 @@ void cut_column(hid_t group, const std::string& name, std::int64_t rows) {
 template void append_column(hid_t, const std::string&, std::span<const std::int32_t>);
 template void append_column(hid_t, const std::string&, std::span<const std::int64_t>);
 template void append_column(hid_t, const std::string&, std::span<const double>);
+template void append_column(hid_t, const std::string&, std::span<const ShortText>);
 template std::vector<std::int32_t> read_column(hid_t, const std::string&);
 template std::vector<std::int64_t> read_column(hid_t, const std::string&);
 template std::vector<double> read_column(hid_t, const std::string&);
+template std::vector<ShortText> read_column(hid_t, const std::string&);
 template std::vector<std::int64_t> read_column(hid_t, const std::string&, std::int64_t, std::int64_t);
 template std::vector<double> read_column(hid_t, const std::string&, std::int64_t, std::int64_t);
 

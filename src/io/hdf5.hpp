@@ -3,11 +3,13 @@
 
 #include <hdf5.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -90,7 +92,12 @@ std::uint64_t make_floats(hid_t file, const std::string& group, const std::strin
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
                                const Shard& shard, Range held);
 
-/// A column that grows by appending; T is int32_t, int64_t or double.
+/// A text in a column: at most 16 characters, then zeros.
+using ShortText = std::array<char, 16>;
+/// Error(broken_invariant) where the text is longer.
+ShortText short_text(std::string_view text);
+
+/// A column that grows by appending; T is int32_t, int64_t, double or ShortText.
 template <class T>
 void append_column(hid_t group, const std::string& name, std::span<const T> values);
 template <class T>

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kVersion = 1;
 constexpr const char *kSteps = "steps", *kTasks = "timeline", *kSyncs = "syncs", *kAssignment = "assignment",
-                     *kExperts = "experts";
+                     *kExperts = "experts", *kLosses = "losses";
 
 // The columns of each table: their type in the file, their name, the member of a row.
 template <class Visit>
@@ -84,6 +84,14 @@ void each_column(const ExpertRow*, Visit&& visit) {
     visit(double{}, "entropy", &ExpertRow::entropy);
 }
 
+template <class Visit>
+void each_column(const LossRow*, Visit&& visit) {
+    visit(std::int64_t{}, "step", &LossRow::step);
+    visit(std::int32_t{}, "section", &LossRow::section);
+    visit(ShortText{}, "name", &LossRow::name);
+    visit(double{}, "value", &LossRow::value);
+}
+
 template <class Row>
 void write_table(hid_t file, const char* name, const std::vector<Row>& rows) {
     const Handle group = make_group(file, name);
@@ -124,6 +132,12 @@ void write_rows(hid_t file, const Rows& rows) {
     write_table(file, kSyncs, rows.syncs);
     write_table(file, kAssignment, rows.assignment);
     write_table(file, kExperts, rows.experts);
+    write_table(file, kLosses, rows.losses);
+}
+
+/// Files of older builds have none.
+bool has_losses(hid_t file) {
+    return MAESTRO_HDF5(H5Lexists(file, kLosses, H5P_DEFAULT)) > 0;
 }
 
 void write_header(hid_t file, const MetricsHeader& header) {
@@ -139,7 +153,8 @@ Rows read_rows(hid_t file) {
             .tasks = read_table<TaskRow>(file, kTasks),
             .syncs = read_table<SyncRow>(file, kSyncs),
             .assignment = read_table<AssignmentRow>(file, kAssignment),
-            .experts = read_table<ExpertRow>(file, kExperts)};
+            .experts = read_table<ExpertRow>(file, kExperts),
+            .losses = has_losses(file) ? read_table<LossRow>(file, kLosses) : std::vector<LossRow>{}};
 }
 
 template <class Row>
@@ -162,6 +177,10 @@ auto read_locked(const std::filesystem::path& path, Read&& read) {
 }
 
 }  // namespace
+
+LossRow loss_row(std::int64_t step, int section, std::string_view name, double value) {
+    return {.step = step, .section = section, .name = short_text(name), .value = value};
+}
 
 void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows,
                     Pulse& pulse) {
@@ -187,6 +206,8 @@ void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header,
         cut_table<SyncRow>(file, kSyncs, counts.syncs);
         cut_table<AssignmentRow>(file, kAssignment, counts.assignment);
         cut_table<ExpertRow>(file, kExperts, counts.experts);
+        if (!has_losses(file)) write_table(file, kLosses, std::vector<LossRow>{});
+        cut_table<LossRow>(file, kLosses, counts.losses);
     });
 }
 
@@ -206,7 +227,8 @@ RowCounts count_rows(const std::filesystem::path& path) {
                          .tasks = rows(kTasks),
                          .syncs = rows(kSyncs),
                          .assignment = rows(kAssignment),
-                         .experts = rows(kExperts)};
+                         .experts = rows(kExperts),
+                         .losses = has_losses(file) ? rows(kLosses) : 0};
     });
 }
 
@@ -221,6 +243,7 @@ Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
     cut_rows(rows.syncs, counts.syncs, path);
     cut_rows(rows.assignment, counts.assignment, path);
     cut_rows(rows.experts, counts.experts, path);
+    cut_rows(rows.losses, counts.losses, path);
     return rows;
 }
 

@@ -1,14 +1,16 @@
-// metrics.h5: rows of steps, tasks, synchronizations of parameters, samples of a section, and loads of
-// experts (docs/file_formats.md). Opened for each append only, so that others can read it at any time; each
-// change is whole or absent (hdf5_update.hpp).
+// metrics.h5: rows of steps, tasks, synchronizations of parameters, samples of a section, loads of experts,
+// and terms of the loss (docs/file_formats.md). Opened for each append only, so that others can read it at
+// any time; each change is whole or absent (hdf5_update.hpp).
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/pulse.hpp"
@@ -59,6 +61,16 @@ struct ExpertRow {
     double entropy = 0;  ///< of the distribution of choices, divided by that of a uniform one. 1: balanced
 };
 
+/// A term of a section's loss.
+struct LossRow {
+    std::int64_t step = 0;
+    int section = 0;
+    std::array<char, 16> name = {};  ///< zeros behind the text
+    double value = 0;
+};
+/// Error(broken_invariant) for a name of more than 16 characters.
+LossRow loss_row(std::int64_t step, int section, std::string_view name, double value);
+
 struct MetricsHeader {
     std::string deck, environment;
     std::vector<std::string> sections;
@@ -72,14 +84,16 @@ struct Rows {
     std::vector<SyncRow> syncs = {};
     std::vector<AssignmentRow> assignment;  ///< of the steps whose tasks are recorded
     std::vector<ExpertRow> experts = {};    ///< of steps in which a section with experts was trained
+    std::vector<LossRow> losses = {};       ///< of steps with targets
     bool empty() const {
-        return steps.empty() && tasks.empty() && syncs.empty() && assignment.empty() && experts.empty();
+        return steps.empty() && tasks.empty() && syncs.empty() && assignment.empty() && experts.empty() &&
+               losses.empty();
     }
 };
 
 /// Number of rows of each table, which a checkpoint records of metrics.h5.
 struct RowCounts {
-    std::int64_t steps = 0, tasks = 0, syncs = 0, assignment = 0, experts = 0;
+    std::int64_t steps = 0, tasks = 0, syncs = 0, assignment = 0, experts = 0, losses = 0;
     bool operator==(const RowCounts&) const = default;
 };
 
@@ -88,8 +102,9 @@ struct RowCounts {
 void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows,
                     Pulse& pulse);
 void append_metrics(const std::filesystem::path& path, const Rows& rows, Pulse& pulse);
-/// A run goes on: another header, and the rows that came after the first `counts` are gone. Error(bad_data)
-/// where the file is damaged or has fewer.
+/// A run goes on: another header, and the rows that came after the first `counts` are gone. A file that an
+/// older build wrote gets the table of losses, which it lacks. Error(bad_data) where the file is damaged or
+/// has fewer rows.
 void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header, const RowCounts& counts,
                  Pulse& pulse);
 /// The file is no longer that of the run: completes a change that a killed process has left, and sets the

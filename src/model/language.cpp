@@ -48,10 +48,10 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
                                                             : parallel::Axes())
                                     : nullptr),
       layers_(backend, spec, role, mesh_, store_),
-      loss_(backend, sizeof(double)) {
+      sums_(backend, kSums * sizeof(double)) {
     // The losses of a step are summed on the device and in double: downloading each micro-batch's loss would
     // make the host wait for a GPU in every task.
-    ops::zero(backend_, Tensor(loss_.data(), DType::f64, {1}));
+    ops::zero(backend_, sums(0, kSums));
     expansions_ = role.stage.expansions;
     for (std::size_t e = 0; e < role.inputs.size(); ++e) {
         const InputSpec& input = role.inputs[e];

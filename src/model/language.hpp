@@ -66,6 +66,7 @@ public:
         layers_.prepare(rows, sequences, parallel::AttentionMask::causal, role_.needs_backward);
     }
     void collect(Result& result) override;
+    std::vector<LossSum> loss_sums() const override { return loss_sums_; }
     std::vector<ExpertLoad> take_expert_loads() override { return layers_.take_expert_loads(); }
     HostBytes host_bytes(const Batch& batch) const override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
@@ -127,7 +128,7 @@ private:
     void finish_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
                          backend::Arena& scratch);
 
-    /// Adds the losses of all targets to loss_ and, in an evaluation, the answers to `result`. In training
+    /// Adds the losses of all targets to sums_ and, in an evaluation, the answers to `result`. In training
     /// also writes the target rows of d_normed[local rows, C] and adds the gradient of the head. Collective
     /// over the replica.
     void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
@@ -138,7 +139,7 @@ private:
     /// The term of the loss of this kind; null: none.
     const LossTerm* term_of(LossTerm::Kind kind) const;
     /// logits[n, V of this rank] of targets [begin, begin + n) become their gradient, and their losses are
-    /// added to loss_. Collective over tp.
+    /// added to sums_. Collective over tp.
     void loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits, std::int64_t begin,
                        backend::Arena& arena) const;
     /// The backward pass of the head for targets [begin, begin + n): adds to the gradient of its weight and
@@ -184,8 +185,15 @@ private:
     /// None before the last stage.
     std::optional<Norm> norm_;
     const parallel::Parameter* head_ = nullptr;
-    int head_layer_ = 0;    ///< their layer in the parameter store
-    backend::Buffer loss_;  ///< f64[1]: losses of all micro-batches since collect()
+    int head_layer_ = 0;  ///< their layer in the parameter store
+    /// f64[3], of all micro-batches since collect(): the loss, and where it has two terms the part of each,
+    /// by LossTerm::Kind.
+    backend::Buffer sums_;
+    static constexpr std::int64_t kSums = 3;
+    Tensor sums(std::int64_t begin, std::int64_t end) const {
+        return Tensor(sums_.data(), DType::f64, {kSums}).slice(begin, end);
+    }
+    std::vector<LossSum> loss_sums_;  ///< of the last collect()
     /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
     std::vector<const parallel::Parameter*> teacher_heads_;
     bool worst_case_ = false;

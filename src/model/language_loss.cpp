@@ -1,5 +1,6 @@
 // The head and the loss of a language model, over chunks of the targets.
 #include <algorithm>
+#include <array>
 
 #include "backend/host_access.hpp"
 #include "model/language_batch.hpp"
@@ -128,13 +129,12 @@ const LossTerm* Language::term_of(LossTerm::Kind kind) const {
 void Language::loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits,
                              std::int64_t begin, backend::Arena& arena) const {
     const std::int64_t end = begin + logits.dim(0);
-    const Tensor sum(loss_.data(), DType::f64, {1});
     const LossTerm *entropy = term_of(LossTerm::Kind::cross_entropy),
                    *divergence = term_of(LossTerm::Kind::forward_kl);
     if (in.teacher_head == nullptr) {
         const double scale = batch.train ? entropy->weight * batch.loss_scale : batch.loss_scale;
         ops::cross_entropy(backend_, logits, in.tokens.slice(begin, end), in.weights.slice(begin, end), scale,
-                           in.vocabulary, sum, arena);
+                           in.vocabulary, sums(0, 1), arena);
         return;
     }
     const Tensor teacher_logits = arena.allocate(logits.dtype, {logits.dim(0), vocabulary_.size()});
@@ -144,7 +144,7 @@ void Language::loss_of_chunk(const Batch& batch, const LossInputs& in, const Ten
                       {.hard = entropy ? entropy->weight : 0,
                        .soft = divergence->weight,
                        .temperature = divergence->temperature},
-                      batch.loss_scale, in.vocabulary, sum, arena);
+                      batch.loss_scale, in.vocabulary, sums(0, 3), arena);
 }
 
 void Language::head_backward(const LossInputs& in, const Tensor& d_logits, std::int64_t begin,
@@ -194,14 +194,28 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     if (!batch.train && targets.answer_count > 0) count_answers(wrong, arena, result);
 }
 
+namespace {
+
+const char* name_of(LossTerm::Kind kind) {
+    return kind == LossTerm::Kind::cross_entropy ? "cross_entropy" : "forward_kl";
+}
+
+}  // namespace
+
 void Language::collect(Result& result) {
+    loss_sums_.clear();
     if (!role_.computes_loss()) return;
-    const Tensor sum(loss_.data(), DType::f64, {1});
-    double loss = 0;
-    backend_.download(sum, &loss);
-    ops::zero(backend_, sum);
+    std::array<double, kSums> found{};
+    backend_.download(sums(0, kSums), found.data());
+    ops::zero(backend_, sums(0, kSums));
     // The vocabulary-parallel loss gives every tp rank the full loss of the slice: only the first counts it.
-    if (mesh_.tp_rank() == 0) result.loss += loss;
+    if (mesh_.tp_rank() == 0) {
+        result.loss += found[0];
+        for (const LossTerm& term : role_.loss_terms) {
+            const std::size_t at = role_.loss_terms.size() > 1 ? 1 + static_cast<std::size_t>(term.kind) : 0;
+            loss_sums_.push_back({name_of(term.kind), found[at] / term.weight});
+        }
+    }
 }
 
 }  // namespace maestro::model

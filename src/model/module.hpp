@@ -205,6 +205,12 @@ struct LossTerm {
     bool operator==(const LossTerm&) const = default;
 };
 
+/// This rank's part of what a term of the loss adds up to. The sum over all ranks is that of the section.
+struct LossSum {
+    const char* term;  ///< its name in metrics.h5
+    double value;
+};
+
 /// What a section, or one stage of it, does with its model.
 struct Role {
     std::string section;
@@ -283,6 +289,9 @@ public:
     /// Adds to `result` the losses that forward() has accumulated on the device since the last call. Waits
     /// for the device, so it is called once at the end of a step or of an evaluation.
     virtual void collect(Result& result) { static_cast<void>(result); }
+    /// The terms of the losses that the last collect() has found, in training: of each, the sum over the
+    /// targets of weight * loss_scale * term, without the weight of the term.
+    virtual std::vector<LossSum> loss_sums() const { return {}; }
     /// Returns the loads of layers with experts since the last call, counted by backward().
     virtual std::vector<ExpertLoad> take_expert_loads() { return {}; }
     /// Adds the gradients of the weights for the micro-batch of `saved`. `d_output` is the gradient of the

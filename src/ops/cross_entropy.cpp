@@ -22,6 +22,7 @@ void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor&
     const std::int64_t rows = logits.rows(), columns = logits.columns();
     MAESTRO_CHECK(rows == targets.size() && rows == weights.size() && columns == shard.tokens.size(),
                   "{} targets for {}", targets.size(), logits.describe());
+    MAESTRO_CHECK(loss.rank == 0 || loss.size() == 1, "the sum of a loss in {}", loss.describe());
     // Checked here because no exception may leave the parallel loop.
     for (std::int64_t i = 0; b.shares_memory() && i < rows; ++i)
         MAESTRO_CHECK(shard.combine || targets.as<std::int32_t>()[i] < columns,

@@ -113,6 +113,7 @@ void distillation(backend::Backend& b, const Tensor& student, const Tensor& teac
     const std::int64_t rows = student.rows(), columns = student.columns();
     MAESTRO_CHECK(teacher.size() == student.size() && teacher.dtype == student.dtype,
                   "student {}, teacher {}", student.describe(), teacher.describe());
+    MAESTRO_CHECK(loss.size() == 3, "the sums of a loss of two terms in {}", loss.describe());
     if (!b.shares_memory())
         return distillation_on_gpu(b, student, teacher, targets, weights, mixture, scale, shard, loss,
                                    scratch);

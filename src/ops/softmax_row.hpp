@@ -30,12 +30,21 @@ A largest(const A* row, std::int64_t columns, A factor) {
     return row_max;
 }
 
-/// sum[1] (f64) += the losses of all rows, in the order of rows whatever the number of threads. In double,
-/// because a step adds thousands of them and losses of different layouts are compared to 1e-6.
-inline void sum_losses(const Tensor& losses, const Tensor& sum) {
+/// sums[0] (f64) += the losses of all rows, in the order of rows whatever the number of threads. In double,
+/// because a step adds thousands of them and losses of different layouts are compared to 1e-6. Where there
+/// are sums[1 + n], losses[n, R] has n terms, and sums[1 + t] += those of term t.
+inline void sum_losses(const Tensor& losses, const Tensor& sums) {
+    const std::int64_t terms = std::max<std::int64_t>(sums.size() - 1, 1), rows = losses.size() / terms;
     double total = 0;
-    for (std::int64_t i = 0; i < losses.size(); ++i) total += losses.as<double>()[i];
-    sum.as<double>()[0] += total;
+    for (std::int64_t t = 0; t < terms; ++t) {
+        double of_term = 0;
+        for (std::int64_t i = t * rows; i < (t + 1) * rows; ++i) {
+            total += losses.as<double>()[i];
+            of_term += losses.as<double>()[i];
+        }
+        if (sums.size() > 1) sums.as<double>()[1 + t] += of_term;
+    }
+    sums.as<double>()[0] += total;
 }
 
 /// Calls body(begin, end) for blocks of a row's columns. Summing by blocks keeps the rounding error small: a

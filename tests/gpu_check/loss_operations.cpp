@@ -46,7 +46,7 @@ std::vector<Operation> loss_operations() {
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Rows rows(w, s);
              const Tensor student = w.sum(t, {s.rows, s.vocabulary}),
-                          teacher = w.random(t, {s.rows, s.vocabulary}), loss = w.sum(DType::f64, {1});
+                          teacher = w.random(t, {s.rows, s.vocabulary}), loss = w.sum(DType::f64, {3});
              return [=, &w] {
                  ops::distillation(w.b, student, teacher, rows.targets, rows.weights, {0.4, 0.6, 2}, 0.5,
                                    whole(s), loss, w.scratch);

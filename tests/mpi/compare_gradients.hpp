@@ -1,10 +1,15 @@
-// Compares the gradients of a section that several ranks share with those of the same section on one rank.
+// Compares the gradients and the losses of a section that several ranks share with those of the same section
+// on one rank.
 #pragma once
 
 #include <cmath>
+#include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.hpp"
+#include "comm/communicator.hpp"
 #include "model/module.hpp"
 #include "support/device.hpp"
 
@@ -32,6 +37,24 @@ inline void compare_gradients(const Module& whole, const Module& part, const std
                               "{}: the gradient of {} is {:.15g} at {}, on one rank {:.15g}", what, p.name,
                               found[e.local + i], e.logical + i, expected[e.logical + i]);
     }
+}
+
+/// Throws Error(broken_invariant) unless what the ranks of the world have found of each term of the loss adds
+/// up to what one rank has. Collective.
+inline void compare_terms(const comm::Communicator& world, const std::map<std::string, double>& expected,
+                          const std::map<std::string, double>& found, const std::string& what) {
+    std::vector<double> sums;
+    for (const auto& [term, value] : expected) sums.push_back(found.contains(term) ? found.at(term) : 0);
+    world.allreduce_sum(std::span(sums));
+    std::size_t at = 0;
+    for (const auto& [term, value] : expected) {
+        MAESTRO_CHECK(value > 1e-6, "{}: {} is {}", what, term, value);
+        MAESTRO_CHECK(std::abs(sums[at] - value) < kNear * value, "{}: {} is {:.15g}, on one rank {:.15g}",
+                      what, term, sums[at], value);
+        ++at;
+    }
+    for (const auto& [term, value] : found)
+        MAESTRO_CHECK(expected.contains(term), "{}: {}, which one rank does not have", what, term);
 }
 
 }  // namespace maestro::model::test

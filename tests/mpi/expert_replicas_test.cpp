@@ -86,6 +86,7 @@ void run(const comm::Communicator& world, const ModelSpec& spec, const Role& rol
     MAESTRO_CHECK(std::abs(sums[0] - expected.loss) < model::test::kNear * expected.loss,
                   "{}: loss {:.15g}, not {:.15g}", what, sums[0], expected.loss);
     MAESTRO_CHECK(sums[1] == static_cast<double>(expected.tokens), "{}: {} tokens", what, sums[1]);
+    model::test::compare_terms(world, reference.terms(), part.terms(), what);
     for (ParameterGroup& group : module.parameters().groups())
         if (group.trainable()) group.reduce_gradients(part.stages()[0]->scratch);
     model::test::compare_gradients(*reference.stages()[0]->module, module, what);

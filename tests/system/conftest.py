@@ -77,6 +77,14 @@ class Workspace:
     def losses(self, name):
         return self.steps(name)["loss"]
 
+    def terms(self, name):
+        """{term: values} of the losses of the run's sections together, one for each step."""
+        with h5py.File(self.run(name) / "metrics.h5") as file:
+            table, steps = {key: file["losses"][key][:] for key in file["losses"]}, file["steps/step"][:]
+        rows = {term: table["name"] == term for term in np.unique(table["name"])}
+        return {term.decode(): np.array([table["value"][here & (table["step"] == step)].sum() for step in steps])
+                for term, here in rows.items()}
+
     def checkpoint(self, name, step, section):
         """{group: {parameter: array}} of a section file, groups weights, adam_m and adam_v."""
         found = {}
@@ -113,6 +121,8 @@ def assert_resume_is_bit_for_bit(workspace, ranks, values, steps):
     workspace.train(ranks, VLM, "cut", [f"train.steps={steps // 2}", *values])
     workspace.train(ranks, VLM, "cut", [f"train.steps={steps}", *values], options=["--resume", "auto"])
     assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
+    whole, cut = workspace.terms("whole"), workspace.terms("cut")
+    assert whole.keys() == cut.keys() and all(np.array_equal(whole[term], cut[term]) for term in whole)
     for section in ("vision", "language"):
         whole, cut = workspace.checkpoint("whole", steps, section), workspace.checkpoint("cut", steps, section)
         for group in ("weights", "adam_m", "adam_v"):

@@ -6,6 +6,7 @@ from conftest import DISTILL, FOUR_RANKS, ONE_RANK, SMALL, TEACHER, TWO_RANKS, V
 
 LAYOUTS = {"one": (1, ONE_RANK), "two": (2, TWO_RANKS), "four": (4, FOUR_RANKS)}
 STEPS = ["train.steps=12", "optimizer.warmup_steps=10", "checkpoint.every=0"]
+ALPHA = 0.9  # in the deck of the student
 MIDDLE = "data.global_batch=34"  # no multiple of the micro-batches
 
 
@@ -53,6 +54,12 @@ def test_distillation_across_placements(workspace):
     workspace.train(2, DISTILL, "two", [*values, *STEPS, "section.student.layout.dp=1"])
     for name in ("two", "three"):
         assert relative(workspace.losses(name), workspace.losses("one")) <= 1e-5, name
+    for name in ("one", "two", "three"):
+        terms = workspace.terms(name)
+        assert terms.keys() == {"cross_entropy", "forward_kl"}
+        assert relative(ALPHA * terms["forward_kl"] + (1 - ALPHA) * terms["cross_entropy"], workspace.losses(name)) <= 1e-12
+        for term, values in terms.items():
+            assert relative(values, workspace.terms("one")[term]) <= 1e-5, (name, term)
 
 
 @pytest.mark.nightly

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
+#include <utility>
 
 #include "comm/environment.hpp"
 #include "storage/file.hpp"
@@ -40,6 +42,24 @@ void Recorder::syncs_done(std::span<const io::SyncRow> rows) {
                  [&](const io::SyncRow& row) { return recorded(row.step); });
 }
 
+void Recorder::losses_done(std::int64_t step, int section, std::span<const model::LossSum> sums) {
+    for (const model::LossSum& sum : sums)
+        losses_.push_back(io::loss_row(step, section, sum.term, sum.value));
+}
+
+std::vector<io::LossRow> add_loss_parts(std::vector<io::LossRow> parts) {
+    const auto key = [](const io::LossRow& row) { return std::tie(row.step, row.section, row.name); };
+    std::stable_sort(parts.begin(), parts.end(),
+                     [&](const io::LossRow& a, const io::LossRow& b) { return key(a) < key(b); });
+    std::vector<io::LossRow> rows;
+    for (const io::LossRow& part : parts)
+        if (!rows.empty() && key(rows.back()) == key(part))
+            rows.back().value += part.value;
+        else
+            rows.push_back(part);
+    return rows;
+}
+
 namespace {
 
 /// Collective. Moves the rows of all ranks to the end of `all` on rank 0. Within a step they are in the order
@@ -59,6 +79,10 @@ void move_all(const comm::Communicator& world, std::vector<Row>& rows, std::vect
 std::string Recorder::flush() {
     move_all(world_, tasks_, waiting_.tasks);
     move_all(world_, syncs_, waiting_.syncs);
+    std::vector<io::LossRow> parts;
+    move_all(world_, losses_, parts);
+    const std::vector<io::LossRow> losses = add_loss_parts(std::move(parts));
+    waiting_.losses.insert(waiting_.losses.end(), losses.begin(), losses.end());
     const std::string fault = agree_unless_full(world_, [&] {
         if (world_.rank() != 0) return;
         try {

@@ -9,9 +9,14 @@
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
 #include "io/metrics_file.hpp"
+#include "model/module.hpp"
 #include "schedule/step_plan.hpp"
 
 namespace maestro::train {
+
+/// Adds up the parts that ranks have of the same term of a section's loss in a step, in their order. Returns
+/// the rows by step, section and name.
+std::vector<io::LossRow> add_loss_parts(std::vector<io::LossRow> parts);
 
 class Recorder {
 public:
@@ -32,6 +37,8 @@ public:
     void experts_done(std::span<const io::ExpertRow> rows) {
         waiting_.experts.insert(waiting_.experts.end(), rows.begin(), rows.end());
     }
+    /// Keeps this rank's parts of the terms of a section's loss, of every step.
+    void losses_done(std::int64_t step, int section, std::span<const model::LossSum> sums);
     bool due() const;  ///< rank 0: longer than the interval since the last flush
     /// Collective: everything so far goes to the file. Where the disk is full, rows wait in the memory of
     /// rank 0 for the next flush, up to some million, and the fault is returned, the same on all ranks;
@@ -49,6 +56,7 @@ private:
     double last_s_ = 0;
     std::vector<io::TaskRow> tasks_;
     std::vector<io::SyncRow> syncs_;
+    std::vector<io::LossRow> losses_;
     io::Rows waiting_ = {};  ///< rank 0: gathered, for the file
 };
 

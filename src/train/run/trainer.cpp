@@ -241,6 +241,10 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     std::vector<io::TaskRow> tasks;
     const double loss_scale = scale_of_loss(plan);
     sums.add(runner_.run(plan, {.loss_scale = loss_scale}, tasks));
+    // Not beside the loss among the sums: another number there would change the order in which they add up.
+    if (loss_scale > 0)
+        for (auto& stage : job_.stages())
+            recorder_.losses_done(plan.step, stage->section(), stage->module().loss_sums());
 
     // All sections reduce before any updates: the scale of the update follows from the norm over all of
     // them.

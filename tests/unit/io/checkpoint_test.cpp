@@ -52,7 +52,8 @@ protected:
                                      .tasks = 2 * step,
                                      .syncs = 4 * step,
                                      .assignment = 3 * step,
-                                     .experts = 5 * step}},
+                                     .experts = 5 * step,
+                                     .losses = 6 * step}},
                          quiet_)));
         return finish_checkpoint(partial, entries, retention, quiet_);
     }
@@ -157,8 +158,9 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     EXPECT_EQ(state.settings.at("run.name"), "a \"name\"\nof two lines");
     EXPECT_EQ(state.defaults.at("optimizer.clip"), "2");
     EXPECT_EQ(state.samples, 0xfedcba9876543210u);
-    EXPECT_EQ(state.counts,
-              (RowCounts{.steps = 12, .tasks = 24, .syncs = 48, .assignment = 36, .experts = 60}));
+    EXPECT_EQ(
+        state.counts,
+        (RowCounts{.steps = 12, .tasks = 24, .syncs = 48, .assignment = 36, .experts = 60, .losses = 72}));
 }
 
 TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {

@@ -43,9 +43,10 @@ protected:
                        .end_s = 7,
                        .busy_s = 0.25}},
             .assignment = {{.step = step, .replica = 2, .sample = 7 * step}},
-            .experts = {
-                {.step = step, .section = 1, .layer = 2, .largest = 3.5, .smallest = 0.5, .entropy = 0.75},
-                {.step = step, .section = 1, .layer = 3}}};
+            .experts =
+                {{.step = step, .section = 1, .layer = 2, .largest = 3.5, .smallest = 0.5, .entropy = 0.75},
+                 {.step = step, .section = 1, .layer = 3}},
+            .losses = {loss_row(step, 1, "cross_entropy", 0.5), loss_row(step, 2, "exactly 16 bytes", 0.25)}};
     }
     std::string bytes() const {
         std::ifstream file(path_, std::ios::binary);
@@ -85,13 +86,21 @@ TEST_F(Metrics, GrowAndAreCut) {
     EXPECT_THAT((std::array{layer.largest, layer.smallest, layer.entropy}),
                 testing::ElementsAre(3.5, 0.5, 0.75));
     EXPECT_EQ(rows.experts[3].layer, 3);
+    ASSERT_EQ(rows.losses.size(), 6u);
+    const LossRow& term = rows.losses[3];
+    EXPECT_EQ(term.step, 2);
+    EXPECT_EQ(term.section, 2);
+    EXPECT_EQ(term.value, 0.25);
+    EXPECT_EQ(std::string(term.name.begin(), term.name.end()), "exactly 16 bytes");
+    EXPECT_EQ(std::string(rows.losses[2].name.data()), "cross_entropy");
     EXPECT_EQ(read_sections(path_), (std::vector<std::string>{"vision", "language"}));
-    const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2, .experts = 4};
+    const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2, .experts = 4, .losses = 4};
     EXPECT_EQ(count_rows(path_),
-              (RowCounts{.steps = 3, .tasks = 6, .syncs = 3, .assignment = 3, .experts = 6}));
+              (RowCounts{.steps = 3, .tasks = 6, .syncs = 3, .assignment = 3, .experts = 6, .losses = 6}));
     EXPECT_EQ(read_metrics(path_, two).syncs.size(), 2u);
     EXPECT_EQ(read_metrics(path_, two).assignment.size(), 2u);
     EXPECT_EQ(read_metrics(path_, two).experts.size(), 4u);
+    EXPECT_EQ(read_metrics(path_, two).losses.size(), 4u);
     cut_metrics(path_, {.deck = "other", .environment = "e", .sections = {"a"}, .windows = {5}}, two, quiet_);
     EXPECT_EQ(count_rows(path_), two);
     EXPECT_EQ(read_sections(path_), std::vector<std::string>{"a"});
@@ -99,6 +108,25 @@ TEST_F(Metrics, GrowAndAreCut) {
     append_metrics(path_, rows_of(9), quiet_);
     EXPECT_EQ(read_metrics(path_).steps.at(2).step, 9);
     EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
+}
+
+TEST_F(Metrics, OfAnOlderBuildGetTheTableOfLosses) {
+    for (std::int64_t step = 1; step <= 3; ++step) append_metrics(path_, rows_of(step), quiet_);
+    change_whole(path_, quiet_, [](hid_t file) { MAESTRO_HDF5(H5Ldelete(file, "losses", H5P_DEFAULT)); });
+    const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2, .experts = 4};
+    EXPECT_EQ(count_rows(path_).steps, 3);
+    EXPECT_EQ(read_metrics(path_, two).losses.size(), 0u);
+    RowCounts more = two;
+    more.losses = 1;
+    EXPECT_EQ(testing_support::error_of([&] { cut_metrics(path_, {}, more, quiet_); }).code,
+              ExitCode::bad_data);
+    cut_metrics(path_, {}, two, quiet_);
+    EXPECT_EQ(count_rows(path_), two);
+    append_metrics(path_, rows_of(3), quiet_);
+    const Rows rows = read_metrics(path_);
+    ASSERT_EQ(rows.losses.size(), 2u);
+    EXPECT_EQ(rows.losses[0].step, 3);
+    EXPECT_EQ(rows.steps.size(), 3u);
 }
 
 TEST_F(Metrics, JudgeACheckpointByTheStepsAfterIt) {
@@ -221,6 +249,7 @@ TEST_F(Metrics, AKillLeavesWholeAppends) {
         ASSERT_EQ(counts.syncs, counts.steps);
         ASSERT_EQ(counts.assignment, counts.steps);
         ASSERT_EQ(counts.experts, 2 * counts.steps);
+        ASSERT_EQ(counts.losses, 2 * counts.steps);
     }
     const Rows rows = read_metrics(path_);
     EXPECT_FALSE(rows.steps.empty());

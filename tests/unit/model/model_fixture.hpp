@@ -234,13 +234,13 @@ public:
             begin += count;
         }
         const auto last_state = last->forward(batch, inputs, last_saved, last_scratch, none, result);
-        last->collect(result);
         for (backend::Arena* scratch : {&first_scratch, &last_scratch}) scratch->reset();  // as between tasks
         if (train) {
             const Tensor d_rows = last_scratch.allocate(last_role.compute, {rows.dim(0), rows.dim(1)});
             last->backward(*last_state, {}, std::vector<Tensor>{d_rows}, last_scratch);
             if (kind_ == Kind::vlm) first->backward(*first_state, d_rows, {}, first_scratch);
         }
+        for (Module* module : {first.get(), last.get()}) module->collect(result);
         first_used = {.saved = first_saved.peak(), .scratch = first_scratch.peak()};
         last_used = {.saved = last_saved.peak(), .scratch = last_scratch.peak()};
         return result;

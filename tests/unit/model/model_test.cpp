@@ -104,6 +104,42 @@ TEST(Model, GradientsOfExpertsMatchFiniteDifferences) {
     }
 }
 
+TEST(Model, TermsOfTheLossAddUp) {
+    for (const DType type : {DType::f64, DType::f32}) {
+        const double tolerance = type == DType::f64 ? 1e-13 : 1e-6;
+        Job job(Kind::distill, type);
+        const double entropy = job.run(false).loss, loss = job.run().loss;
+        const std::vector<LossSum> terms = job.last->loss_sums();
+        ASSERT_EQ(terms.size(), 2u);
+        EXPECT_STREQ(terms[0].term, "cross_entropy");
+        EXPECT_STREQ(terms[1].term, "forward_kl");
+        EXPECT_NEAR(terms[0].value, entropy, tolerance * entropy) << "an evaluation computes it alone";
+        EXPECT_NEAR(terms[1].value, (loss - 0.7 * entropy) / 0.3, 10 * tolerance * loss);
+        EXPECT_GT(terms[1].value, 0.01);
+        EXPECT_NEAR(0.7 * terms[0].value + 0.3 * terms[1].value, loss, 1e-14 * loss);
+        Job whole(Kind::vlm, type);
+        const double plain = whole.run().loss;
+        const std::vector<LossSum> term = whole.last->loss_sums();
+        ASSERT_EQ(term.size(), 1u);
+        EXPECT_EQ(term[0].value, plain);
+        EXPECT_TRUE(whole.first->loss_sums().empty());
+    }
+}
+
+/// A student that only imitates has a loss of one term, and no cross entropy in training.
+TEST(Model, DivergenceMayBeTheOnlyTerm) {
+    Job job(Kind::distill, DType::f64);
+    job.run();
+    const double divergence = job.last->loss_sums().at(1).value;
+    job.last_role.loss_terms = {distillation(1, 2).back()};
+    job.last = make_module(job.backend(), job.last_spec, job.last_role);
+    fill_weights(*job.last, job.last_name);
+    const double loss = job.run().loss;
+    EXPECT_NEAR(loss, divergence, 1e-13 * divergence);
+    ASSERT_EQ(job.last->loss_sums().size(), 1u);
+    EXPECT_EQ(job.last->loss_sums()[0].value, loss);
+}
+
 /// Samples one by one, which are balanced by themselves, as in one micro-batch.
 TEST(Model, BalancingExpertsDoesNotDependOnMicroBatches) {
     for (const auto& experts : {use_experts, use_sigmoid_experts}) {

@@ -2,6 +2,9 @@
 // ranks every rank has its shards of all stages.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "ops/elementwise.hpp"
 #include "unit/model/model_fixture.hpp"
 
@@ -91,7 +94,8 @@ public:
             ops::zero(stage->module->parameters().backend(),
                       stage->scratch.allocate(DType::f32, {static_cast<std::int64_t>(used / sizeof(float))}));
         }
-        for (auto& stage : stages_) stage->module->collect(result);
+        terms_.clear();
+        collect(result);
         return output;
     }
     /// Returns the gradient of what the section's first edge delivers.
@@ -112,8 +116,12 @@ public:
             stage.module->backward(*stage.state, d_output, d_inputs, stage.scratch);
             d_output = d_stream;
         }
+        Result none;
+        collect(none);
         return d_edge;
     }
+    /// The terms of the losses since the last forward(), of this rank.
+    const std::map<std::string, double>& terms() const { return terms_; }
     /// How many rows of each sample the section's first edge delivers to this rank.
     std::vector<std::int64_t> edge_rows(const Batch& batch) const {
         for (const auto& stage : stages_)
@@ -124,7 +132,15 @@ public:
     const std::vector<std::unique_ptr<StageOnDevice>>& stages() const { return stages_; }
 
 private:
+    void collect(Result& result) {
+        for (auto& stage : stages_) {
+            stage->module->collect(result);
+            for (const LossSum& sum : stage->module->loss_sums()) terms_[sum.term] += sum.value;
+        }
+    }
+
     std::vector<std::unique_ptr<StageOnDevice>> stages_;
+    std::map<std::string, double> terms_;
 };
 
 }  // namespace maestro::model::test

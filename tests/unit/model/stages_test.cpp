@@ -86,6 +86,8 @@ TEST(Stages, ComputeWhatTheWholeSectionComputes) {
                     EXPECT_EQ(result.loss, expected.loss);
                     EXPECT_EQ(result.tokens, expected.tokens);
                     const Tensor d_rows = last.backward({});
+                    for (const LossSum& sum : job.last->loss_sums())
+                        EXPECT_EQ(last.terms().at(sum.term), sum.value) << sum.term;
                     expect_equal_gradients(*job.last, last);
                     if (kind == Kind::vlm) {
                         first.backward(d_rows);

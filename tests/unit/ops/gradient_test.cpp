@@ -249,7 +249,7 @@ TEST_F(Gradient, PositionTable) {
 
 TEST_F(Gradient, Losses) {
     const Tensor targets = list<std::int32_t>({3, 0, -1, 4, 2}), weights = list<float>({1, 2.5f, 1, 0, 0.5f}),
-                 loss = zeros({1});
+                 loss = zeros({1}), losses = zeros({3});
     const Tensor student = random({5, 6}), teacher = random({5, 6}), s = zeros({5, 6}), t = zeros({5, 6});
     const auto entropy = [&] {
         convert(b_, student, s);
@@ -264,9 +264,9 @@ TEST_F(Gradient, Losses) {
     const auto distilled = [&] {
         convert(b_, student, s);
         convert(b_, teacher, t);
-        zero(b_, loss);
-        distillation(b_, s, t, targets, weights, {0.4, 0.6, 2.0}, 0.3, {{0, 6}, {}}, loss, scratch_);
-        return get(loss, 0);
+        zero(b_, losses);
+        distillation(b_, s, t, targets, weights, {0.4, 0.6, 2.0}, 0.3, {{0, 6}, {}}, losses, scratch_);
+        return get(losses, 0);
     };
     distilled();
     convert(b_, s, d);

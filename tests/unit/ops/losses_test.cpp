@@ -23,7 +23,7 @@ protected:
     }
     double distillation_of(const Tensor& student, const Tensor& teacher, double alpha, double temperature,
                            double scale) {
-        const Tensor loss = filled(DType::f64, {1});
+        const Tensor loss = filled(DType::f64, {3});
         distillation(b_, student, teacher, list(targets_), list(weights_), {1 - alpha, alpha, temperature},
                      scale, {{0, kWords}, {}}, loss, scratch_);
         return get(loss, 0);

@@ -1,4 +1,6 @@
 // Losses over vocabularies of any size and alignment, whole or split over ranks, against plain sums.
+#include <array>
+
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
 #include "support/views.hpp"
@@ -8,6 +10,8 @@ namespace {
 
 struct Expected {
     double loss = 0, size = 0;  ///< size: the sum of the absolute values of its terms
+    /// Of cross entropy and of the divergence: their parts of the loss and of the size.
+    std::array<double, 2> terms{}, sizes{};
     std::vector<double> gradient;
 };
 
@@ -77,9 +81,12 @@ protected:
                 }
                 e.gradient[static_cast<std::size_t>(row) + k] = static_cast<double>(weight * slope);
             }
-            for (const long double term : terms) {
-                e.loss += static_cast<double>(weight * term);
-                e.size += static_cast<double>(weight * std::abs(term));
+            for (std::size_t j = 0; j < terms.size(); ++j) {
+                const auto part = static_cast<double>(weight * terms[j]);
+                e.loss += part;
+                e.size += std::abs(part);
+                e.terms[j > 0] += part;
+                e.sizes[j > 0] += std::abs(part);
             }
         }
         return e;
@@ -95,10 +102,12 @@ protected:
     }
     struct Found {
         double loss;
+        std::vector<double> terms;  ///< of distillation
         std::vector<double> gradient;
     };
     Found run(DType type, const Rows& r, bool distilled, std::int64_t before, const VocabularyShard& part) {
-        const Tensor targets = list(r.targets), weights = list(r.weights), loss = filled(DType::f64, {1});
+        const Tensor targets = list(r.targets), weights = list(r.weights),
+                     loss = filled(DType::f64, {distilled ? 3 : 1});
         const auto logits = [&](const std::vector<double>& all) {
             return view(type, r.rows, part.tokens.size(), before, part_of(all, r.columns, part.tokens));
         };
@@ -109,7 +118,9 @@ protected:
                          part, loss, scratch_);
         else
             cross_entropy(b_, student, targets, weights, kScale, part, loss, scratch_);
-        const Found found{get(loss, 0), values(student)};
+        std::vector<double> sums = values(loss);
+        sums.erase(sums.begin());
+        const Found found{get(loss, 0), sums, values(student)};
         expect_kept_around(name(type, r, distilled, before));
         return found;
     }
@@ -119,10 +130,12 @@ protected:
         b_.upload(poison.data(), scratch_.allocate(DType::f64, {1 << 12}));
     }
     /// Of bf16 only the gradient is rounded, once.
-    static void compare(const Found& found, double loss, double size, const std::vector<double>& gradient,
+    static void compare(const Found& found, const Expected& e, const std::vector<double>& gradient,
                         double tolerance, const std::string& what, DType type) {
         const double rounding = type == DType::bf16 ? 0x1p-8 : 0;
-        EXPECT_NEAR(found.loss, loss, tolerance * size) << what;
+        EXPECT_NEAR(found.loss, e.loss, tolerance * e.size) << what;
+        for (std::size_t i = 0; i < found.terms.size(); ++i)
+            EXPECT_NEAR(found.terms[i], e.terms[i], tolerance * e.sizes[i]) << what << ", term " << i;
         ASSERT_EQ(found.gradient.size(), gradient.size()) << what;
         for (std::size_t i = 0; i < gradient.size(); ++i)
             ASSERT_NEAR(found.gradient[i], gradient[i], tolerance + rounding * std::abs(gradient[i]))
@@ -147,9 +160,10 @@ TEST_F(Vocabulary, LossesWorkForAnySizeAndAlignment) {
                     for (const std::int64_t before : {0, 1, 4}) {
                         const std::string what = name(type, r, distilled, before);
                         const Found found = run(type, r, distilled, before, {{0, columns}, {}});
-                        compare(found, e.loss, e.size, e.gradient, tolerance(type), what, type);
+                        compare(found, e, e.gradient, tolerance(type), what, type);
                         const Found again = run(type, r, distilled, before, {{0, columns}, {}});
                         EXPECT_EQ(again.loss, found.loss) << what;
+                        EXPECT_EQ(again.terms, found.terms) << what;
                         EXPECT_EQ(again.gradient, found.gradient) << what;
                     }
                 }
@@ -163,7 +177,7 @@ TEST_F(Vocabulary, LossesWorkForLargeVocabularies) {
             const Rows r = rounded(type, make(1, columns));
             for (const bool distilled : {false, true}) {
                 const Expected e = expected(r, distilled);
-                compare(run(type, r, distilled, 0, {{0, columns}, {}}), e.loss, e.size, e.gradient, 5e-6,
+                compare(run(type, r, distilled, 0, {{0, columns}, {}}), e, e.gradient, 5e-6,
                         name(type, r, distilled, 0), type);
             }
         }
@@ -176,8 +190,8 @@ TEST_F(Vocabulary, DistillationWorksForTemperaturesBelowOne) {
         const Rows r = make(5, columns);
         const Expected e = expected(r, true);
         for (const DType type : {DType::f32, DType::f64})
-            compare(run(type, r, true, 0, {{0, columns}, {}}), e.loss, e.size, e.gradient,
-                    5 * tolerance(type), name(type, r, true, 0), type);
+            compare(run(type, r, true, 0, {{0, columns}, {}}), e, e.gradient, 5 * tolerance(type),
+                    name(type, r, true, 0), type);
     }
 }
 
@@ -195,7 +209,7 @@ TEST_F(Vocabulary, LossesHandleLogitsOfMinusInfinity) {
         r.student[5 * 4097 + 1000] = -3e38;
         r = rounded(type, r);
         const Expected e = expected(r, false);
-        compare(run(type, r, false, 0, {{0, 4097}, {}}), e.loss, e.size, e.gradient, tolerance(type),
+        compare(run(type, r, false, 0, {{0, 4097}, {}}), e, e.gradient, tolerance(type),
                 name(type, r, false, 0), type);
     }
 }
@@ -251,7 +265,8 @@ protected:
         });
         for (std::size_t part = 0; part < parts.size(); ++part) {
             EXPECT_EQ(found[part].loss, found[0].loss) << "ranks differ";
-            compare(found[part], e.loss, e.size, part_of(e.gradient, r.columns, parts[part]), tolerance(type),
+            EXPECT_EQ(found[part].terms, found[0].terms) << "ranks differ";
+            compare(found[part], e, part_of(e.gradient, r.columns, parts[part]), tolerance(type),
                     name(type, r, distilled, 0) + ", part " + std::to_string(part), type);
         }
     }
