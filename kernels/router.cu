@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kLaneThreads)
 template <class A>
 __global__ void __launch_bounds__(kLaneThreads)
     balance(const A* scores, const std::int32_t* group, const A* chosen, const A* factor, A* d_logits,
-            std::int64_t rows, int experts, bool by_sigmoid) {
+            double* losses, std::int64_t rows, int experts, bool by_sigmoid) {
     const Lanes lanes{kWarpShift};
     const std::int64_t row = lanes.row();
     const int lane = lanes.lane();
@@ -147,6 +147,7 @@ __global__ void __launch_bounds__(kLaneThreads)
     }
     total = by_sigmoid ? warp_reduce(total, Sum{}) : A(1);
     mean = warp_reduce(mean, Sum{}) / total;
+    if (losses && lane == 0) losses[row] = static_cast<double>(factor[of_row]) * static_cast<double>(mean);
     const A scale = factor[of_row] / total;
     for (int e = lane; e < experts; e += kWarp)
         d_logits[e] += scale * (chosen[e] - mean) * scores[e] * (by_sigmoid ? A(1) - scores[e] : A(1));
@@ -173,11 +174,11 @@ void route_backward(Stream stream, const Array& d_weight, const Array& scores, c
 }
 
 void balance_backward(Stream stream, const Array& scores, const Array& group, const Array& chosen,
-                      const Array& factor, bool sigmoid, const Array& d_logits) {
+                      const Array& factor, bool sigmoid, const Array& d_logits, const Array& losses) {
     by_arithmetic_type(scores.dtype, [&]<class A>(A) {
         launch(balance<A>, Lanes{kWarpShift}.blocks(scores.rows), kLaneThreads, 0, stream, scores.as<A>(),
-               group.as<std::int32_t>(), chosen.as<A>(), factor.as<A>(), d_logits.as<A>(), scores.rows,
-               scores.columns, sigmoid);
+               group.as<std::int32_t>(), chosen.as<A>(), factor.as<A>(), d_logits.as<A>(),
+               losses.as<double>(), scores.rows, scores.columns, sigmoid);
     });
 }
 

@@ -13,7 +13,8 @@ void route(Stream stream, const Array& logits, const Array& bias, bool sigmoid, 
            const Array& scores, const Array& choice, const Array& weight);
 void route_backward(Stream stream, const Array& d_weight, const Array& scores, const Array& choice,
                     bool sigmoid, bool normalize, const Array& d_logits);
+/// losses[rows] (f64): of each row; absent: not wanted.
 void balance_backward(Stream stream, const Array& scores, const Array& group, const Array& chosen,
-                      const Array& factor, bool sigmoid, const Array& d_logits);
+                      const Array& factor, bool sigmoid, const Array& d_logits, const Array& losses);
 
 }  // namespace maestro::kernels

@@ -367,7 +367,7 @@ void ExpertBlock::backward_balance(const ExpertBlockActivations& a, const parall
         backend_.upload(factors.data(), factor);
     });
     ops::balance_backward(backend_, a.scores, backend::to_device(backend_, sequence_of_row, scratch), chosen,
-                          factor, form_, d_logits);
+                          factor, form_, d_logits, sequences.balance_loss, scratch);
 }
 
 }  // namespace maestro::model

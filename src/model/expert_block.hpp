@@ -126,7 +126,8 @@ private:
     /// d_normed[R, C] += the gradient of its input.
     void backward_shared(const ExpertBlockActivations& a, const Tensor& normed, const Tensor& d_stream,
                          const Tensor& d_normed, backend::Arena& scratch) const;
-    /// d_logits[R, E] += the gradient of the loss that balances experts.
+    /// d_logits[R, E] += the gradient of the loss that balances experts, which is added to
+    /// Sequences::balance_loss.
     void backward_balance(const ExpertBlockActivations& a, const parallel::Sequences& sequences,
                           const Tensor& d_logits, backend::Arena& scratch) const;
     /// d_normed[R, C] += the gradient of the rows that a linear layer without bias turned into the logits of

@@ -52,6 +52,9 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     // The losses of a step are summed on the device and in double: downloading each micro-batch's loss would
     // make the host wait for a GPU in every task.
     ops::zero(backend_, sums(0, kSums));
+    const int end = role.stage.layers > 0 ? role.stage.first_layer + role.stage.layers : spec.layers;
+    balances_experts_ = role.needs_backward && spec.experts.balance == ExpertsSpec::Balance::loss &&
+                        spec.experts.in_layer(end - 1);
     expansions_ = role.stage.expansions;
     for (std::size_t e = 0; e < role.inputs.size(); ++e) {
         const InputSpec& input = role.inputs[e];
@@ -178,6 +181,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     const PackedBatch packed = pack(batch);
     auto state = std::make_unique<State>(partition(packed));
     state->sequences.loss_shares = loss_shares(packed, batch.loss_scale);
+    if (balances_experts_) state->sequences.balance_loss = sums(3, 4);
     state->sequences.lane_rows.assign(batch.lane_rows.begin(), batch.lane_rows.end());
     check_inputs(batch, inputs, *state);
     if (recorded_) begin_prompt(packed, *state);

@@ -186,14 +186,16 @@ private:
     std::optional<Norm> norm_;
     const parallel::Parameter* head_ = nullptr;
     int head_layer_ = 0;  ///< their layer in the parameter store
-    /// f64[3], of all micro-batches since collect(): the loss, and where it has two terms the part of each,
-    /// by LossTerm::Kind.
+    /// f64[4], of all micro-batches since collect(): the loss; where it has two terms, the part of each, by
+    /// LossTerm::Kind; and what balances experts, which is not part of the loss.
     backend::Buffer sums_;
-    static constexpr std::int64_t kSums = 3;
+    static constexpr std::int64_t kSums = 4;
     Tensor sums(std::int64_t begin, std::int64_t end) const {
         return Tensor(sums_.data(), DType::f64, {kSums}).slice(begin, end);
     }
     std::vector<LossSum> loss_sums_;  ///< of the last collect()
+    /// Whether a layer of the stage has experts that are trained and balanced by a loss.
+    bool balances_experts_ = false;
     /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
     std::vector<const parallel::Parameter*> teacher_heads_;
     bool worst_case_ = false;

@@ -204,7 +204,7 @@ const char* name_of(LossTerm::Kind kind) {
 
 void Language::collect(Result& result) {
     loss_sums_.clear();
-    if (!role_.computes_loss()) return;
+    if (!role_.computes_loss() && !balances_experts_) return;
     std::array<double, kSums> found{};
     backend_.download(sums(0, kSums), found.data());
     ops::zero(backend_, sums(0, kSums));
@@ -216,6 +216,8 @@ void Language::collect(Result& result) {
             loss_sums_.push_back({name_of(term.kind), found[at] / term.weight});
         }
     }
+    // Each rank has the part of the rows that it holds.
+    if (balances_experts_) loss_sums_.push_back({"balance", found[3]});
 }
 
 }  // namespace maestro::model

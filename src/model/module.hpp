@@ -290,7 +290,8 @@ public:
     /// for the device, so it is called once at the end of a step or of an evaluation.
     virtual void collect(Result& result) { static_cast<void>(result); }
     /// The terms of the losses that the last collect() has found, in training: of each, the sum over the
-    /// targets of weight * loss_scale * term, without the weight of the term.
+    /// targets of weight * loss_scale * term, without the weight of the term. Beside the terms of the role,
+    /// "balance": the loss that balances experts, of the layers of this stage that have had a backward pass.
     virtual std::vector<LossSum> loss_sums() const { return {}; }
     /// Returns the loads of layers with experts since the last call, counted by backward().
     virtual std::vector<ExpertLoad> take_expert_loads() { return {}; }

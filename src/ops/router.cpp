@@ -1,5 +1,6 @@
 #include "ops/router.hpp"
 
+#include "kernels/cross_entropy.hpp"
 #include "kernels/router.hpp"
 #include "ops/softmax_row.hpp"
 
@@ -140,7 +141,8 @@ void route_backward(backend::Backend& b, const Tensor& d_weight, const Tensor& s
 }
 
 void balance_backward(backend::Backend& b, const Tensor& scores, const Tensor& group, const Tensor& chosen,
-                      const Tensor& factor, RouterForm form, const Tensor& d_logits) {
+                      const Tensor& factor, RouterForm form, const Tensor& d_logits, const Tensor& loss,
+                      backend::Arena& scratch) {
     const std::int64_t rows = scores.rows(), experts = scores.columns();
     MAESTRO_CHECK(d_logits.size() == scores.size() && d_logits.dtype == scores.dtype &&
                       group.size() == rows && group.dtype == DType::i32 && chosen.columns() == experts &&
@@ -149,6 +151,8 @@ void balance_backward(backend::Backend& b, const Tensor& scores, const Tensor& g
                   "scores {}, d_logits {}, group {}, chosen {}, factor {}", scores.describe(),
                   d_logits.describe(), group.describe(), chosen.describe(), factor.describe());
     const bool by_sigmoid = form.score == RouterScore::sigmoid;
+    const backend::ArenaScope scope(scratch);
+    const Tensor losses = loss.rank != 0 ? scratch.allocate(DType::f64, {rows}) : Tensor();
     b.launch(
         {8.0 * static_cast<double>(scores.size()), 4.0 * static_cast<double>(scores.bytes())},
         [&] {
@@ -172,11 +176,16 @@ void balance_backward(backend::Backend& b, const Tensor& scores, const Tensor& g
                     for (std::int64_t e = 0; e < experts; ++e)
                         out[e] +=
                             scale * (often[e] - mean) * score[e] * (by_sigmoid ? A(1) - score[e] : A(1));
+                    if (losses.rank != 0)
+                        losses.as<double>()[r] =
+                            static_cast<double>(factor.as<A>()[of_row[r]]) * static_cast<double>(mean);
                 });
             });
+            if (losses.rank != 0) sum_losses(losses, loss);
         },
         [&](Stream stream) {
-            kernels::balance_backward(stream, scores, group, chosen, factor, by_sigmoid, d_logits);
+            kernels::balance_backward(stream, scores, group, chosen, factor, by_sigmoid, d_logits, losses);
+            if (losses.rank != 0) kernels::sum_losses(stream, losses, loss);
         });
 }
 

@@ -6,6 +6,7 @@
 // ICLR 2017; with `sigmoid` and a bias DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.1.2.
 #pragma once
 
+#include "backend/arena.hpp"
 #include "backend/backend.hpp"
 
 namespace maestro::ops {
@@ -37,10 +38,12 @@ void route_backward(backend::Backend& b, const Tensor& d_weight, const Tensor& s
 /// d_logits[R, E] (A) += the gradient of a loss that grows with the scores of experts that are chosen often:
 /// the sum over all rows r of factor[s] * sum of chosen[s, e] * q[r, e], with s = group[r] (i32), and q the
 /// scores[R, E] (A), divided by their sum where they are sigmoids. chosen[S, E] and factor[S] (A) are
-/// constants. Errors as above, and on the CPU for a group beyond S.
+/// constants. The loss is added to loss[1] (f64), unless that is absent. Errors as above, and on the CPU for
+/// a group beyond S.
 ///
 /// Source: the complementary sequence-wise auxiliary loss of the technical report on DeepSeek-V3.
 void balance_backward(backend::Backend& b, const Tensor& scores, const Tensor& group, const Tensor& chosen,
-                      const Tensor& factor, RouterForm form, const Tensor& d_logits);
+                      const Tensor& factor, RouterForm form, const Tensor& d_logits, const Tensor& loss,
+                      backend::Arena& scratch);
 
 }  // namespace maestro::ops

@@ -32,6 +32,8 @@ struct Sequences {
     Tensor cos, sin;                      ///< rotary tables, [rows, head_dim / 2]
     /// By sequence: the share of its targets' loss weights in the sum of the step. Empty: no targets.
     std::vector<double> loss_shares;
+    /// f64[1]: here layers with experts add the loss that balances them. Absent: they add it nowhere.
+    Tensor balance_loss;
 
     /// Which keys of the slice its queries attend to. Under all-to-all, where attention runs over whole
     /// sequences, it covers the queries and keys of all slices.

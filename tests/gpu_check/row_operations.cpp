@@ -275,9 +275,10 @@ std::vector<Operation> experts() {
                  groups.push_back(static_cast<std::int32_t>(r * kGroups / s.rows));
              const Tensor scores = w.random(t, {s.rows, experts}), group = w.list(groups),
                           chosen = w.random(t, {kGroups, experts}), factor = w.random(t, {kGroups}),
-                          d = w.sum(t, {s.rows, experts});
+                          d = w.sum(t, {s.rows, experts}), loss = w.sum(DType::f64, {1});
              return [=, &w] {
-                 ops::balance_backward(w.b, scores, group, chosen, factor, {ops::RouterScore::softmax}, d);
+                 ops::balance_backward(w.b, scores, group, chosen, factor, {ops::RouterScore::softmax}, d,
+                                       loss, w.scratch);
              };
          }},
         {"sum_rows", kMemory, kAll,

@@ -302,6 +302,12 @@ int main(int argc, char** argv) {
             spec.tie_embeddings = false;
             model::test::use_sigmoid_experts(spec);
         };
+        const auto sigmoid_experts_by_loss = [&](ModelSpec& spec) {
+            sigmoid_experts(spec);
+            if (spec.experts.count == 0) return;
+            spec.experts.balance = ExpertsSpec::Balance::loss;
+            spec.experts.balance_strength = 0.3;
+        };
         int compared = 0;
         std::int64_t sent = 0;
         struct Case {
@@ -319,7 +325,7 @@ int main(int argc, char** argv) {
               Case{model::test::use_other_forms}, Case{{}, Recompute::cheap, {2}, TpOverlap::always},
               Case{uneven, Recompute::none, {2}, TpOverlap::always}, Case{use_experts},
               Case{use_experts, Recompute::cheap}, Case{sigmoid_experts, Recompute::layer},
-              Case{sigmoid_experts, Recompute::none, {1, 1}},
+              Case{sigmoid_experts_by_loss, Recompute::none, {1, 1}},
               Case{{},
                    Recompute::none,
                    {2},

@@ -35,7 +35,15 @@ TEST(Model, BuildsNoPlansAfterPrepare) {
     }
 }
 
-/// Three elements of each of these parameters.
+/// The loss that balances experts, in the last run.
+double balance_of(const Module& module) {
+    double sum = 0;
+    for (const LossSum& term : module.loss_sums())
+        if (std::string_view(term.term) == "balance") sum += term.value;
+    return sum;
+}
+
+/// Three elements of each of these parameters. The gradient is that of the loss with what balances experts.
 void expect_finite_differences(Job& job, const std::vector<const Parameter*>& picked) {
     constexpr double kStep = 1e-5;
     job.run();
@@ -49,7 +57,7 @@ void expect_finite_differences(Job& job, const std::vector<const Parameter*>& pi
             const double old = testing_support::read_element(job.backend(), weights, at);
             const auto loss_at = [&](double value) {
                 testing_support::write_element(job.backend(), weights, at, value);
-                return job.run().loss;
+                return job.run().loss + balance_of(*job.last);
             };
             const double above = loss_at(old + kStep), below = loss_at(old - kStep);
             testing_support::write_element(job.backend(), weights, at, old);
@@ -89,19 +97,48 @@ TEST(Model, GradientsOfAdaptersMatchFiniteDifferences) {
     }
 }
 
-// The loss does not contain what balances experts, so that they are left unbalanced here.
 TEST(Model, GradientsOfExpertsMatchFiniteDifferences) {
-    for (const bool sigmoid : {false, true}) {
-        Job job(Kind::distill, DType::f64, Recompute::none, 1, [&](ModelSpec& spec) {
-            sigmoid ? use_sigmoid_experts(spec) : use_experts(spec);
-            spec.experts.balance = ExpertsSpec::Balance::none;
-        });
-        std::vector<const Parameter*> picked;
-        for (const Parameter& p : job.last->parameters().parameters())
-            if (p.name.starts_with("layers.1.mlp.")) picked.push_back(&p);
-        EXPECT_EQ(picked.size(), sigmoid ? 4u : 7u);
-        expect_finite_differences(job, picked);
-    }
+    for (const bool sigmoid : {false, true})
+        for (const double strength : {0.0, 0.3}) {
+            Job job(Kind::distill, DType::f64, Recompute::none, 1, [&](ModelSpec& spec) {
+                sigmoid ? use_sigmoid_experts(spec) : use_experts(spec);
+                if (spec.kind != ModelSpec::Kind::language) return;
+                spec.experts.balance = strength > 0 ? ExpertsSpec::Balance::loss : ExpertsSpec::Balance::none;
+                spec.experts.balance_strength = strength;
+            });
+            std::vector<const Parameter*> picked;
+            for (const Parameter& p : job.last->parameters().parameters())
+                if (p.name.starts_with("layers.1.mlp.")) picked.push_back(&p);
+            EXPECT_EQ(picked.size(), sigmoid ? 4u : 7u);
+            expect_finite_differences(job, picked);
+            EXPECT_EQ(balance_of(*job.last) > 0.1, strength > 0);
+        }
+}
+
+/// A router that is indifferent gives all experts the mean score 1 / E, and f sums up to E, whatever it
+/// chooses: the loss of a layer is the strength, because the samples' shares of the targets sum up to 1.
+TEST(Model, ALayerThatIsIndifferentHasTheBalanceLossOfItsStrength) {
+    for (const bool sigmoid : {false, true})
+        for (const auto& [type, recompute] : {std::pair{DType::f64, Recompute::none},
+                                              {DType::f32, Recompute::layer},
+                                              {DType::f32, Recompute::cheap}}) {
+            Job job(Kind::vlm, type, recompute, 1, [&](ModelSpec& spec) {
+                use_experts(spec);
+                if (spec.kind != ModelSpec::Kind::language) return;
+                spec.layers = 4;
+                if (sigmoid) spec.experts.router = ExpertsSpec::Router::sigmoid;
+            });
+            for (const Parameter& p : job.last->parameters().parameters())
+                if (p.name.ends_with("router.weight"))
+                    for (std::int64_t i = 0; i < p.size(); ++i)
+                        testing_support::write_element(job.backend(), p.weight, i, 0);
+            const double loss = job.run().loss;
+            EXPECT_NEAR(balance_of(*job.last), 3 * 0.3, type == DType::f64 ? 1e-13 : 1e-6);
+            EXPECT_EQ(job.last->loss_sums().front().value, loss) << "without what balances";
+            job.run(false);
+            job.run();
+            EXPECT_NEAR(balance_of(*job.last), 3 * 0.3, 1e-6) << "of one run";
+        }
 }
 
 TEST(Model, TermsOfTheLossAddUp) {

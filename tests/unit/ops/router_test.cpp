@@ -189,11 +189,16 @@ TEST_F(Router, BalancesByTheGradientOfMeanScores) {
             return sum;
         };
         const Routed found = routed(logits, {}, form, 2);
-        const Tensor d = filled(DType::f64, {4, 7}, 1.5), added = filled(DType::f64, {4, 7});
-        balance_backward(b_, found.scores, list(group), often, list(factor), form, d);
+        const Tensor d = filled(DType::f64, {4, 7}, 1.5), added = filled(DType::f64, {4, 7}),
+                     sum = filled(DType::f64, {1}, 0.25);
+        balance_backward(b_, found.scores, list(group), often, list(factor), form, d, sum, scratch_);
+        EXPECT_NEAR(get(sum, 0), 0.25 + loss(), 1e-14);
         for (std::int64_t i = 0; i < d.size(); ++i)
             testing_support::write_element(b_, added, i, testing_support::read_element(b_, d, i) - 1.5);
         expect_gradient(b_, name_of_form(form).c_str(), logits, added, loss);
+        const Tensor again = filled(DType::f64, {4, 7}, 1.5);
+        balance_backward(b_, found.scores, list(group), often, list(factor), form, again, {}, scratch_);
+        EXPECT_EQ(values(again), values(d)) << "without the loss";
     }
 }
 
