@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from .experts import plot_experts
-from .plots import plot_loss, plot_waiting
+from .plots import plot_loss, plot_terms, plot_waiting
 from .run import BAD_DATA, INPUT_MISSING, USAGE, RunError, load_run
 from .shares import section_shares
 from .summary import compare, compare_text, shares_text, summarise, summary_text
@@ -58,6 +58,9 @@ def _parser():
     sub.add_argument("--smooth", type=_count, default=0, metavar="N", help="draw a running mean over N steps (default: a fiftieth of the run)")
     sub.add_argument("--evaluation", type=pathlib.Path, metavar="FILE", help="what maestro evaluate printed for the first RUN: also mark its held-out loss")
     sub.add_argument("--axis", choices=("step", "tokens", "time"), default="step", help="quantity on the horizontal axis (default: step)")
+    sub = command("terms", _terms, "draw the terms of the losses of a run, each by itself")
+    sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: RUN/plots/terms.png)")
+    sub.add_argument("--smooth", type=_count, default=0, metavar="N", help="draw a running mean over N steps (default: a fiftieth of the run)")
     sub = command("timeline", _timeline, "draw which rank ran which task when, and write Chrome-trace JSON for Perfetto", "+")
     sub.add_argument("--steps", type=_range, default=None, metavar="A[:B]", help="steps to draw (default: the last two)")
     sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: plots/timeline.png of the first RUN)")
@@ -87,6 +90,15 @@ def _loss(options):
             raise RunError(BAD_DATA, f"{run.path}: no steps recorded yet")
     out = options.out or runs[0].path / "plots" / "loss.png"
     plot_loss(runs, out, options.smooth, options.axis, _held_out_loss(options.evaluation) if options.evaluation else None)
+    print(out)
+
+
+def _terms(options):
+    run = load_run(options.run)
+    if not len(run.losses):
+        raise RunError(BAD_DATA, f"{run.path}: no terms of losses recorded; the run is emulated, has not begun, or an older build wrote it")
+    out = options.out or run.path / "plots" / "terms.png"
+    plot_terms(run, out, options.smooth)
     print(out)
 
 

@@ -1,4 +1,4 @@
-"""Draws loss curves and the shares of time of sections."""
+"""Draws loss curves, the terms of losses and the shares of time of sections."""
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -38,6 +38,29 @@ def plot_loss(runs, path, smooth=0, axis="step", held_out=None):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True, which="major", color="#E6E6E6", linewidth=0.8)
     axes.legend(frameon=False)
+    save(figure, path)
+
+
+def plot_terms(run, path, smooth=0):
+    """Draws each term of the losses of a run, below each other and over the steps, faintly, and its running mean over `smooth` steps
+    (0: a fiftieth of the run)."""
+    terms = run.losses.by_term()
+    figure, axes = new_figure(7.5, 0.8 + 1.9 * len(terms), [1] * len(terms))
+    names = [name for _, name in terms]
+    for index, (panel, ((section, name), rows)) in enumerate(zip(axes, terms.items())):
+        colour = COLOURS[sorted(set(names)).index(name) % len(COLOURS)]
+        window = smooth or max(1, len(rows) // 50)
+        if window > 1:
+            panel.plot(rows.step, rows.value, color=colour, alpha=0.25, linewidth=0.8)
+        panel.plot(rows.step, _running_mean(rows.value, window), color=colour, linewidth=1.6, marker="o" if len(rows) == 1 else None)
+        panel.set_title(f"{name} of {run.sections[section]}" + (f" (mean of {window} steps)" if window > 1 else ""), loc="left", fontsize=11)
+        panel.set_ylabel("value")
+        panel.grid(True, which="major", color="#E6E6E6", linewidth=0.8)
+        panel.set_xlim(run.losses.step.min() - 0.5, run.losses.step.max() + 0.5)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.tick_params(labelbottom=index == len(terms) - 1)
+    axes[-1].set_xlabel("step")
+    figure.align_ylabels(axes)
     save(figure, path)
 
 

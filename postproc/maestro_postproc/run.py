@@ -110,12 +110,31 @@ class Experts:
 
 
 @dataclass
+class Losses:
+    """One row per step, section and term of its loss: the name of the term and its value, before its weight in the loss."""
+
+    step: np.ndarray
+    section: np.ndarray
+    name: np.ndarray
+    value: np.ndarray
+
+    __len__ = Timeline.__len__
+    select = Timeline.select
+
+    def by_term(self):
+        """Returns {(section, name): rows}, by section and name."""
+        keys = sorted(set(zip(self.section.tolist(), self.name.tolist())))
+        return {key: self.select((self.section == key[0]) & (self.name == key[1])) for key in keys}
+
+
+@dataclass
 class Run:
     path: pathlib.Path  # the run directory
     steps: Steps
     timeline: Timeline
     syncs: Syncs  # without rows in a run of an older build
     experts: Experts  # likewise, and where no trained model has experts
+    losses: Losses  # likewise, and of an emulated run
     sections: list  # names; the `section` of a timeline row is an index into this list
     deck: str = ""
     environment: str = ""
@@ -150,17 +169,18 @@ def load_run(path):
         _check_header(file, metrics)
         steps = Steps(**_columns(file, metrics, "steps", Steps))
         timeline = Timeline(**_columns(file, metrics, "timeline", Timeline, added="weights_s"))
-        syncs, experts = _later_table(file, metrics, "syncs", Syncs), _later_table(file, metrics, "experts", Experts)
+        syncs, experts, losses = (_later_table(file, metrics, group, schema)
+                                  for group, schema in (("syncs", Syncs), ("experts", Experts), ("losses", Losses)))
         sections = [name for name in _text(file, "sections").split("\n") if name]
         deck, environment = _text(file, "deck"), _text(file, "environment")
-    for name, rows in (("timeline", timeline), ("syncs", syncs), ("experts", experts)):
+    for name, rows in (("timeline", timeline), ("syncs", syncs), ("experts", experts), ("losses", losses)):
         if len(rows) and not (0 <= rows.section.min() and rows.section.max() < len(sections)):
             raise RunError(BAD_DATA, f"{metrics}: /{name}/section has an index beyond the {len(sections)} sections of the deck")
-        part = "layer" if name == "experts" else "stage"
+        part = {"experts": "layer", "losses": "step"}.get(name, "stage")
         if len(rows) and getattr(rows, part).min() < 0:
             raise RunError(BAD_DATA, f"{metrics}: /{name}/{part} has a negative value")
     folder = metrics.parent.resolve()
-    return Run(folder, steps, timeline, syncs, experts, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
+    return Run(folder, steps, timeline, syncs, experts, losses, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
 
 
 def _open(path, patience_s=3.0):
@@ -195,7 +215,8 @@ def _text(file, name):
 def _columns(file, path, group, schema, added=None):
     """Returns the datasets of a group by name. That named `added` is 0 in files of older builds, which lack it."""
     names = [f.name for f in fields(schema)]
-    columns = {name: _column(file, path, f"{group}/{name}") for name in names if name != added or f"{group}/{name}" in file}
+    columns = {name: _column(file, path, f"{group}/{name}", "S" if name == "name" else "iuf")
+               for name in names if name != added or f"{group}/{name}" in file}
     if added and added not in columns:
         columns[added] = np.zeros(len(columns[names[0]]))
     lengths = {len(values) for values in columns.values()}
@@ -209,19 +230,20 @@ def _later_table(file, path, group, schema):
     return schema(**(_columns(file, path, group, schema) if group in file else {f.name: np.zeros(0) for f in fields(schema)}))
 
 
-def _column(file, path, name):
-    """Returns a one-dimensional dataset of numbers. Raises RunError if the data are outside the file or claim to be larger than it."""
+def _column(file, path, name, kinds):
+    """Returns a one-dimensional dataset of numbers, or of short texts as strings. Raises RunError if the data are outside the file or
+    claim to be larger than it."""
     try:
         link = file.get(name, getlink=True)
         data = file.get(name) if isinstance(link, h5py.HardLink) else None
         if not isinstance(data, h5py.Dataset):
             raise RunError(BAD_DATA, f"{path}: no dataset /{name}")
-        if data.ndim != 1 or data.dtype.kind not in "iuf" or data.is_virtual or data.external:
-            raise RunError(BAD_DATA, f"{path}: /{name} is not a plain one-dimensional dataset of numbers")
+        if data.ndim != 1 or data.dtype.kind not in kinds or data.is_virtual or data.external:
+            raise RunError(BAD_DATA, f"{path}: /{name} is not a plain one-dimensional dataset of {'texts' if kinds == 'S' else 'numbers'}")
         # Deflate compresses at most 1032:1, so a header that claims more is forged.
         if data.size * data.dtype.itemsize > 1032 * path.stat().st_size:
             raise RunError(BAD_DATA, f"{path}: /{name} claims {data.size} rows, more than the file can hold")
-        return data[:]
+        return np.char.decode(data[:], "ascii", "replace") if kinds == "S" else data[:]
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise RunError(BAD_DATA, f"{path}: /{name} cannot be read ({error})") from error
 

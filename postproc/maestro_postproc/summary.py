@@ -25,7 +25,9 @@ def summarise(run, skip=1):
             lowest_loss_step=None if lowest is None else int(steps.step[lowest]), steps_without_targets=len(steps) - len(known),
             tokens=int(steps.tokens.sum()), seconds=float(steps.time_s.sum()), step_s=float(np.median(steps.time_s[warm])),
             tokens_per_s=float(steps.tokens[warm].sum() / seconds) if seconds > 0 else None,
-            shares=[share.as_dict() for share in section_shares(run, skip)], experts=latest_loads(run))
+            shares=[share.as_dict() for share in section_shares(run, skip)], experts=latest_loads(run),
+            terms=[dict(section=run.sections[section], term=name, first=_plain(rows.value[0]), last=_plain(rows.value[-1]))
+                   for (section, name), rows in run.losses.by_term().items()])
     return facts
 
 
@@ -49,11 +51,17 @@ def summary_text(run, skip=1):
         f"{_shown(facts['lowest_loss'], '{:.4f}')}" + (f" at step {facts['lowest_loss_step']}" if facts["lowest_loss_step"] else ""),
         *([f"             {facts['steps_without_targets']} steps have no loss, because they had no targets"]
           if facts["steps_without_targets"] else []),
+        *(map(_term_line, facts["terms"]) if len(facts["terms"]) > 1 else ()),
         f"tokens       {facts['tokens']:,} in {facts['seconds']:.1f} s of steps",
         f"speed        {_shown(facts['tokens_per_s'], '{:,.0f}')} tokens/s; median step {facts['step_s'] * 1e3:.1f} ms",
         f"checkpoints  {', '.join(map(str, facts['checkpoints'])) or 'none'}", *map(_experts_line, facts["experts"]), "",
         shares_text(section_shares(run, skip))]
     return "\n".join(lines)
+
+
+def _term_line(term):
+    return (f"term         {term['term']} of {term['section']}: {_shown(term['first'], '{:.4g}')} at first, "
+            f"{_shown(term['last'], '{:.4g}')} at last")
 
 
 def _experts_line(loads):

@@ -16,6 +16,7 @@ TASK_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "st
 SYNC_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "step": "i8", "kind": "i4", "groups": "i4",
               "start_s": "f8", "end_s": "f8", "busy_s": "f8"}
 
+LOSS_TYPES = {"step": "i8", "section": "i4", "name": "S16", "value": "f8"}
 EXPERT_TYPES = {"step": "i8", "section": "i4", "layer": "i4", "largest": "f8", "smallest": "f8", "entropy": "f8"}
 
 
@@ -72,6 +73,16 @@ def expert_rows(steps, layers=(1, 2), section=1, experts=8, seed=3):
     return {name: [row[i] for row in rows] for i, name in enumerate(EXPERT_TYPES)}
 
 
+def loss_rows(steps, section=1, seed=4):
+    """Of a student whose experts are balanced by a loss."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for step in range(1, steps + 1):
+        for name, last, first in (("balance", 2e-3, 1e-3), ("cross_entropy", 1.2, 4.5), ("forward_kl", 0.3, 1.5)):
+            rows.append((step, section, name, last + first * np.exp(-step / 60) * (1 + 0.05 * random.standard_normal())))
+    return {name: [row[i] for row in rows] for i, name in enumerate(LOSS_TYPES)}
+
+
 def agenda_1f1b(rank, ranks, chunks, micro_batches):
     """The tasks (stage, micro-batch, phase) of one rank of a pipeline in the order of Megatron's schedules: 1F1B, or with chunks the
     interleaved one, in which every rank runs `chunks` stages in rounds of `ranks` micro-batches."""
@@ -118,16 +129,16 @@ def pipeline_rows(*, ranks=4, chunks=1, micro_batches=8, forward=0.02, pictures=
     return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
 
 
-def write_run(folder, steps=None, tasks=None, syncs=None, experts=None, deck="[run]\nname = \"test\"\n", ended=0,
+def write_run(folder, steps=None, tasks=None, syncs=None, experts=None, losses=None, deck="[run]\nname = \"test\"\n", ended=0,
               sections="vision\nlanguage"):
-    """`tasks` may have `weights_s`. Without it, `syncs` and `experts` the file is as an older build wrote it."""
+    """`tasks` may have `weights_s`. Without it, `syncs`, `experts` and `losses` the file is as an older build wrote it."""
     folder.mkdir(parents=True)
     steps = steps or step_rows(40)
     tasks = tasks or task_rows(4)
     with h5py.File(folder / "metrics.h5", "w") as file:
         task_types = {**TASK_TYPES, **({"weights_s": "f8"} if "weights_s" in tasks else {})}
         for group, types, rows in (("steps", STEP_TYPES, steps), ("timeline", task_types, tasks), ("syncs", SYNC_TYPES, syncs),
-                                   ("experts", EXPERT_TYPES, experts)):
+                                   ("experts", EXPERT_TYPES, experts), ("losses", LOSS_TYPES, losses)):
             for name, kind in types.items() if rows else ():
                 file.create_dataset(f"{group}/{name}", data=np.asarray(rows[name], kind), maxshape=(None,), chunks=(1024,))
         file.attrs.update({"format": "maestro-metrics", "version": np.int32(1), "deck": deck, "environment": "test machine",

@@ -4,7 +4,7 @@ import warnings
 import h5py
 import numpy as np
 import pytest
-from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
+from conftest import TASK_TYPES, expert_rows, loss_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import experts, load_run, plots, timeline_plot
 from maestro_postproc.cli import main
 from maestro_postproc.figures import GREY, SYNC_COLOURS
@@ -250,6 +250,24 @@ def test_loads_of_experts(tmp_path, run_folder, capsys):
     assert "no loads of experts" in capsys.readouterr().err
     assert main(["summary", str(run_folder)]) == 0
     assert "\nexperts  " not in capsys.readouterr().out
+
+
+def test_terms_of_losses(tmp_path, run_folder, capsys):
+    folder = write_run(tmp_path / "run", losses=loss_rows(120))
+    assert main(["terms", str(folder)]) == 0
+    assert is_png(folder / "plots/terms.png")
+    assert main(["summary", str(folder)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("term ")]
+    values = loss_rows(120)["value"]
+    assert len(lines) == 3 and lines[1].endswith(f"cross_entropy of language: {values[1]:.4g} at first, {values[-2]:.4g} at last")
+    assert main(["summary", str(folder), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["terms"]
+    assert facts[2] == dict(section="language", term="forward_kl", first=values[2], last=values[-1])
+    assert main(["terms", str(run_folder)]) == 65
+    assert "no terms of losses" in capsys.readouterr().err
+    alone = {name: rows[1::3] for name, rows in loss_rows(4).items()}  # cross entropy
+    assert main(["summary", str(write_run(tmp_path / "alone", losses=alone))]) == 0
+    assert "\nterm " not in capsys.readouterr().out, "it is the loss"
 
 
 def test_many_layers_with_experts_have_a_range_and_a_map(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 import h5py
 import numpy as np
 import pytest
-from conftest import TASK_TYPES, expert_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
+from conftest import TASK_TYPES, expert_rows, loss_rows, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import RunError, load_run, section_shares
 from maestro_postproc.experts import latest_loads, layer_loads
 from maestro_postproc.summary import shares_text
@@ -22,7 +22,8 @@ def test_rows_come_back(run_folder):
     assert np.array_equal(run.timeline.wait_s, task_rows(4)["wait_s"])
     assert run.sections == ["vision", "language"] and run.checkpoints == [40] and run.exit["code"] == 0
     assert run.name == "first" and "name" in run.deck
-    assert len(run.syncs) == len(run.experts) == 0 and not run.timeline.weights_s.any(), "an older build wrote it"
+    assert len(run.syncs) == len(run.experts) == len(run.losses) == 0 and not run.losses.by_term(), "an older build wrote it"
+    assert not run.timeline.weights_s.any(), "an older build wrote it"
 
 
 def test_sums_and_gathers_come_back(tmp_path):
@@ -60,6 +61,22 @@ def test_loads_of_experts_come_back(tmp_path):
     assert "/experts/section" in str(damaged(run.path, lambda file: file["experts/section"].write_direct(np.full(8, 2, "i4"))))
     run = load_run(write_run(tmp_path / "other", experts=expert_rows(4)))
     assert "/experts/layer" in str(damaged(run.path, lambda file: file["experts/layer"].write_direct(np.full(8, -1, "i4"))))
+
+
+def test_terms_of_losses_come_back(tmp_path):
+    run = load_run(write_run(tmp_path / "run", losses=loss_rows(4)))
+    terms = run.losses.by_term()
+    assert list(terms) == [(1, "balance"), (1, "cross_entropy"), (1, "forward_kl")]
+    assert terms[1, "forward_kl"].step.tolist() == [1, 2, 3, 4]
+    assert np.array_equal(terms[1, "cross_entropy"].value, loss_rows(4)["value"][1::3])
+    assert "/losses/section" in str(damaged(run.path, lambda file: file["losses/section"].write_direct(np.full(12, 2, "i4"))))
+
+    def without_texts(file):
+        del file["losses/name"]
+        file["losses/name"] = np.zeros(12)
+
+    run = load_run(write_run(tmp_path / "other", losses=loss_rows(4)))
+    assert "/losses/name" in str(damaged(run.path, without_texts))
 
 
 def test_loads_of_experts_are_means_by_layer(tmp_path):
