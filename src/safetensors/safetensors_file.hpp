@@ -30,9 +30,9 @@ public:
     /// Reads parts of a tensor of this file: for each extent, element `logical` + i of the tensor, counted
     /// row by row, becomes values[local + i stride]. `values` has room for all of them. Extents may come in
     /// any order, but those that ascend and lie close to each other, as the rows of a shard of columns do
-    /// (extents_of()), are read together. Uses 1 MiB of memory, whatever the tensor. BF16, F16 and F32 are
-    /// converted exactly, F64 is rounded to nearest even; throws Error(bad_data) for all other types, and for
-    /// a value that is NaN, Inf or too large for f32. Error(io_error).
+    /// (extents_of()), are read together. Uses at most 3 MiB of memory, whatever the tensor. BF16, F16 and
+    /// F32 are converted exactly, F64 is rounded to nearest even; throws Error(bad_data) for all other types,
+    /// and for a value that is NaN, Inf or too large for f32. Error(io_error).
     void read(const TensorInfo& tensor, std::span<const Extent> extents, float* values, Pulse& pulse) const;
     /// Reads the elements [begin, end) of a tensor.
     void read(const TensorInfo& tensor, Range elements, float* values, Pulse& pulse) const;

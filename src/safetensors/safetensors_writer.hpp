@@ -32,9 +32,9 @@ public:
     /// Error(cannot_create) where the folder cannot be made or holds weights already.
     void prepare();
     /// For each extent, element `logical` + i of the tensor becomes values[local + i stride], rounded to the
-    /// tensor's type. Extents that follow each other in the tensor are written together. Uses 5 MiB of
-    /// memory, and 40 bytes for each MiB or separate extent that it writes. Throws Error(bad_data) for a
-    /// value that is NaN or Inf, or too large for the type.
+    /// tensor's type. Those with a stride that follow each other in the tensor are written together.
+    /// Uses at most 3 MiB of memory, and 40 bytes for each MiB or separate extent that it writes. Throws
+    /// Error(bad_data) for a value that is NaN or Inf, or too large for the type.
     void write(std::size_t tensor, std::span<const Extent> extents, const float* values);
     /// Returns when everything that was written is on the disk.
     void sync();

@@ -242,11 +242,11 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     MAESTRO_CHECK(std::abs(sums[0] - expected.loss) < kNear * expected.loss, "{}: loss {:.15g}, not {:.15g}",
                   what, sums[0], expected.loss);
     MAESTRO_CHECK(sums[1] == static_cast<double>(expected.tokens), "{}: {} tokens", what, sums[1]);
+    last.sum_gradients();
+    compare(*reference.last, last, what + ", " + reference.last_name);
     std::map<std::string, double> terms;
     for (const LossSum& sum : reference.last->loss_sums()) terms[sum.term] += sum.value;
     model::test::compare_terms(world, terms, last.terms(), what);
-    last.sum_gradients();
-    compare(*reference.last, last, what + ", " + reference.last_name);
     const auto check_first = [&] {
         const Sent sent = sent_by(*first.stages()[0]->module);
         const std::string name = what + ", " + reference.first_name;

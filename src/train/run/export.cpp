@@ -129,13 +129,13 @@ public:
             const io::SectionReader stored(checkpoint_, section.of.section, pulse_);
             for (const ExportedParameter& source : section.parameters) {
                 const AdapterDelta delta(stored, section.of.spec, section.of.lora, source.name, source.shape);
-                for_blocks(whole(source.shape).size(), source.pieces.front().together(), rank, ranks,
-                           [&](Range block) { write_block(stored, source, delta, block, writer); });
+                for_part(whole(source.shape).size(), source.pieces.front().together(), rank, ranks,
+                         [&](Range block) { write_block(stored, source, delta, block, writer); });
             }
         }
         for (std::size_t t = copied_; t < tensors_.size(); ++t) {
             const auto found = from_.find(tensors_[t].name);
-            for_blocks(found.tensor->elements, 1, rank, ranks, [&](Range block) {
+            for_part(found.tensor->elements, 1, rank, ranks, [&](Range block) {
                 pulse_.doing("copying " + tensors_[t].name);
                 std::vector<float> values(static_cast<std::size_t>(block.size()));
                 found.file->read(*found.tensor, block, values.data(), pulse_);
@@ -151,12 +151,12 @@ private:
         std::vector<ExportedParameter> parameters;
     };
 
-    /// Blocks of this rank's part, which begin at multiples of `unit`.
+    /// Calls body(block) for the blocks of this rank's part, which begin at multiples of `unit`.
     template <class Body>
-    static void for_blocks(std::int64_t elements, std::int64_t unit, int rank, int ranks, Body&& body) {
+    static void for_part(std::int64_t elements, std::int64_t unit, int rank, int ranks, Body&& body) {
         const Range part = part_of(elements / unit, rank, ranks);
-        train::for_blocks({part.begin * unit, part.end * unit},
-                          std::max(kCheckpointBlock / unit, std::int64_t{1}) * unit, body);
+        for_blocks({part.begin * unit, part.end * unit},
+                   std::max(kCheckpointBlock / unit, std::int64_t{1}) * unit, body);
     }
     void write_block(const io::SectionReader& stored, const ExportedParameter& source,
                      const AdapterDelta& delta, Range block, safetensors::SafetensorsWriter& writer) {
