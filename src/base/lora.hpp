@@ -17,11 +17,15 @@ namespace maestro {
 inline constexpr std::array<std::string_view, 11> kLoraTargets = {
     "q_proj",    "k_proj",   "v_proj",    "o_proj",         "gate_proj",     "up_proj",
     "down_proj", "attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2"};
-/// Those of a layer: with `fused_qkv`, the layer computes queries, keys and values by one matrix.
-constexpr std::span<const std::string_view> lora_targets(bool fused_qkv) {
-    constexpr std::size_t kSeparate = 7;
+/// Those of attention: with `fused_qkv`, it computes queries, keys and values by one matrix.
+constexpr std::span<const std::string_view> attention_targets(bool fused_qkv) {
     const std::span<const std::string_view> all(kLoraTargets);
-    return fused_qkv ? all.subspan(kSeparate) : all.first(kSeparate);
+    return fused_qkv ? all.subspan(7, 2) : all.first(4);
+}
+/// Those of an MLP behind such attention.
+constexpr std::span<const std::string_view> mlp_targets(bool fused_qkv) {
+    const std::span<const std::string_view> all(kLoraTargets);
+    return fused_qkv ? all.subspan(9, 2) : all.subspan(4, 3);
 }
 
 /// y = W x + (alpha / rank) B A x for each target, with A [rank, inputs] and B [outputs, rank].

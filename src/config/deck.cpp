@@ -64,6 +64,7 @@ private:
     void complete_models(Deck& deck);
     void finish(Deck& deck);
     void finish_models(Deck& deck);
+    void finish_attention(const std::string& key, Model& m);
     void finish_experts(const std::string& key, const Model& m);
     void check_sections(const Deck& deck);
     void check_tuning(const Deck& deck, const Section& section);
@@ -227,31 +228,17 @@ void DeckReader::finish(Deck& deck) {
 void DeckReader::finish_models(Deck& deck) {
     for (auto& [name, m] : deck.models) {
         const std::string key = "model." + name + ".";
-        if (m.kv_heads == 0) m.kv_heads = m.heads;
-        if (m.head_dim == 0) m.head_dim = m.width / m.heads;
-        if (m.heads % m.kv_heads != 0)
-            fail_at(key + "kv_heads", fmt::format("{} heads are not a multiple of it", m.heads));
-        const model::ModelKind& kind = *model::find_kind(m.kind);
-        const int unit = kind.head_dim_unit;
-        if (m.head_dim < unit || m.head_dim % unit != 0)
-            fail_at(key + "head_dim", fmt::format("{} is not a multiple of {}", m.head_dim, unit));
-        if (!families::find_family(m.family)->find(kind.kind))
+        finish_attention(key, m);
+        const model::ModelSpec::Kind kind = model::find_kind(m.kind)->kind;
+        if (!families::find_family(m.family)->find(kind))
             fail_at(key + "family",
                     fmt::format("'{}' has no {} model; allowed: {}", m.family, m.kind,
-                                names_of([&](const families::Family& f) { return f.find(kind.kind); })));
+                                names_of([&](const families::Family& f) { return f.find(kind); })));
         if (m.attention_window > 0 && deck.data.sequence_length > m.attention_window)
             fail_at("data.sequence_length",
                     fmt::format("{} is longer than the window of attention of model {}, and only full "
                                 "attention is built; allowed: up to {}",
                                 deck.data.sequence_length, name, m.attention_window));
-        const auto& sections = m.rope_sections;
-        if (!sections.empty() &&
-            (sections.size() != 3 || *std::min_element(sections.begin(), sections.end()) < 1 ||
-             std::accumulate(sections.begin(), sections.end(), 0) != m.head_dim / 2))
-            fail_at(key + "rope_sections",
-                    fmt::format(
-                        "[{}] are not three numbers, at least 1 each, that add up to half of head_dim, {}",
-                        fmt::join(sections, ", "), m.head_dim / 2));
         const auto& deepstack = m.deepstack;
         if (std::adjacent_find(deepstack.begin(), deepstack.end(), std::greater_equal<>()) !=
                 deepstack.end() ||
@@ -265,6 +252,24 @@ void DeckReader::finish_models(Deck& deck) {
         if (m.mlp == 0 && (m.experts == 0 || m.dense_layers > 0))
             fail_at(key + "mlp", "missing; required for layers without experts");
     }
+}
+
+void DeckReader::finish_attention(const std::string& key, Model& m) {
+    if (m.kv_heads == 0) m.kv_heads = m.heads;
+    if (m.head_dim == 0) m.head_dim = m.width / m.heads;
+    if (m.heads % m.kv_heads != 0)
+        fail_at(key + "kv_heads", fmt::format("{} heads are not a multiple of it", m.heads));
+    const int unit = model::find_kind(m.kind)->head_dim_unit;
+    if (m.head_dim < unit || m.head_dim % unit != 0)
+        fail_at(key + "head_dim", fmt::format("{} is not a multiple of {}", m.head_dim, unit));
+    const auto& sections = m.rope_sections;
+    if (!sections.empty() &&
+        (sections.size() != 3 || *std::min_element(sections.begin(), sections.end()) < 1 ||
+         std::accumulate(sections.begin(), sections.end(), 0) != m.head_dim / 2))
+        fail_at(
+            key + "rope_sections",
+            fmt::format("[{}] are not three numbers, at least 1 each, that add up to half of head_dim, {}",
+                        fmt::join(sections, ", "), m.head_dim / 2));
 }
 
 void DeckReader::finish_experts(const std::string& key, const Model& m) {
@@ -368,9 +373,11 @@ void DeckReader::finish_lora(const Deck& deck, Section& s) {
     if (lora.alpha == 0) lora.alpha = lora.rank;
     const auto model = deck.models.find(s.model);
     const bool fused = model != deck.models.end() && folder_model_of(model->second).layer.fused_qkv;
-    std::span<const std::string_view> allowed = lora_targets(fused);
+    const auto attention = attention_targets(fused), mlp = mlp_targets(fused);
+    std::vector<std::string_view> allowed(attention.begin(), attention.end());
     // The linear layers of experts have no adapters, and those of dense layers have the same names.
-    if (model != deck.models.end() && model->second.experts > 0) allowed = allowed.first(4);
+    if (model == deck.models.end() || model->second.experts == 0)
+        allowed.insert(allowed.end(), mlp.begin(), mlp.end());
     for (const std::string& target : lora.targets)
         if (std::find(allowed.begin(), allowed.end(), target) == allowed.end())
             fail_at(key + "targets", fmt::format("this model has no '{}'; allowed: a list of {}", target,

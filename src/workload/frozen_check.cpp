@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,19 +29,22 @@ std::vector<std::string> smallest_parts(const Scenario& scenario, int section) {
 
 /// What may be frozen, for a message: "embedding, norm, layers.N and ...".
 std::string allowed_parts(const std::vector<std::string>& parts, const model::ModelSpec& model) {
+    // What a layer consists of is listed once, of the first layer that has it.
     std::vector<std::string> of_model, of_layer;
-    const auto add = [](std::vector<std::string>& list, std::string part) {
-        if (std::find(list.begin(), list.end(), part) == list.end()) list.push_back(std::move(part));
+    std::set<std::string> names;
+    const auto add = [&](std::vector<std::string>& list, const std::string& part, std::size_t name) {
+        if (names.insert(part.substr(name)).second) list.push_back(part);
     };
-    const std::string first_layer = "layers.0.";
+    const std::string layers = "layers.";
     for (const std::string& part : parts)
         if (part.find(".lora_") != std::string::npos) {
             continue;
-        } else if (part.starts_with(first_layer)) {
-            add(of_layer, part.substr(0, part.find('.', first_layer.size())));
-            add(of_layer, part);
-        } else if (!part.starts_with("layers.")) {
-            add(of_model, part);
+        } else if (part.starts_with(layers)) {
+            const std::size_t name = part.find('.', layers.size()) + 1;
+            add(of_layer, part.substr(0, part.find('.', name)), name);
+            add(of_layer, part, name);
+        } else {
+            add(of_model, part, 0);
         }
     const bool tied = !model::Units(model).encodes() && model.tie_embeddings;
     return fmt::format("{}{}; layers.N and layers.A-B, of layers 0 to {}; parts of layers: {}",
