@@ -90,7 +90,7 @@ std::unique_ptr<model::Module> make_stage(const comm::Communicator& world, backe
     role.emits = !role.stage.last();
     if (!role.stage.first()) role.inputs = {{EdgeTensor::stream, spec}};
     parallel::Mesh mesh =
-        parallel::make_mesh(ranks, backend, {.degrees = {1, tp}, .kv_heads = spec.kv_heads}, role.section);
+        parallel::make_mesh(ranks, backend, {.degrees = {1, tp}, .kv_heads = spec.kv_heads()}, role.section);
     return model::make_module(backend, spec, role, std::move(mesh), model::InitialWeights::zeros);
 }
 

@@ -45,9 +45,7 @@ void section(benchmark::State& state, DType type) {
                                 .name = "bench",
                                 .layers = 4,
                                 .width = 1024,
-                                .heads = 16,
-                                .kv_heads = 8,
-                                .head_dim = 64,
+                                .mixers = {model::AttentionForm{.heads = 16, .kv_heads = 8, .head_dim = 64}},
                                 .mlp = 3072,
                                 .vocabulary = 8192};
     const model::Role role{

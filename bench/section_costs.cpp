@@ -12,6 +12,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "ledger.hpp"
@@ -31,9 +32,7 @@ model::ModelSpec language_spec() {
             .name = "language",
             .layers = 16,
             .width = 2048,
-            .heads = 32,
-            .kv_heads = 8,
-            .head_dim = 64,
+            .mixers = {model::AttentionForm{.heads = 32, .kv_heads = 8, .head_dim = 64}},
             .mlp = 8192,
             .vocabulary = 128256};
 }
@@ -43,9 +42,7 @@ model::ModelSpec vision_spec() {
             .name = "vision",
             .layers = 24,
             .width = 1024,
-            .heads = 16,
-            .kv_heads = 16,
-            .head_dim = 64,
+            .mixers = {model::AttentionForm{.heads = 16, .kv_heads = 16, .head_dim = 64}},
             .mlp = 4096,
             .patch = 14,
             .merge = 2,
@@ -65,12 +62,13 @@ struct Section {
     bool student() const { return kind == "student"; }
 
     std::map<std::string_view, int*> keys() {
+        auto& attention = std::get<model::AttentionForm>(spec.mixers[0]);
         return {{"layers", &spec.layers},
                 {"width", &spec.width},
-                {"heads", &spec.heads},
+                {"heads", &attention.heads},
                 {"mlp", &spec.mlp},
-                {"kv_heads", &spec.kv_heads},
-                {"head_dim", &spec.head_dim},
+                {"kv_heads", &attention.kv_heads},
+                {"head_dim", &attention.head_dim},
                 {"tokens", &tokens},
                 {"vocabulary", &spec.vocabulary},
                 {"samples", &samples},
@@ -204,7 +202,7 @@ Costs run(const Section& section) {
     const auto module = model::make_module(
         ledger, section.spec, role,
         parallel::make_meta_mesh(
-            0, {.dp = section.dp, .degrees = {section.cp, section.tp}, .kv_heads = section.spec.kv_heads}));
+            0, {.dp = section.dp, .degrees = {section.cp, section.tp}, .kv_heads = section.spec.kv_heads()}));
     const Samples samples(section);
     model::Batch batch{.samples = samples.views()};
     const auto input_rows = module->input_rows(batch);

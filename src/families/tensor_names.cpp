@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <variant>
 
 #include "base/check.hpp"
 #include "families/family.hpp"
@@ -17,12 +19,20 @@ const FolderModel& model_of(const model::ModelSpec& spec) {
     return *find_family(spec.family)->find(spec.kind);
 }
 
-std::int64_t rows_of(const model::ModelSpec& spec, Rows rows, std::int64_t all) {
+/// The attention of the layer of this number, "12.".
+const model::AttentionForm& attention_of(const model::ModelSpec& spec, std::string_view number) {
+    int layer = 0;
+    std::from_chars(number.data(), number.data() + number.size(), layer);
+    return std::get<model::AttentionForm>(spec.mixer(layer));
+}
+
+/// `number`: of the layer.
+std::int64_t rows_of(const model::ModelSpec& spec, std::string_view number, Rows rows, std::int64_t all) {
     switch (rows) {
         case Rows::queries:
-            return std::int64_t{spec.heads} * spec.head_dim;
+            return std::int64_t{attention_of(spec, number).heads} * attention_of(spec, number).head_dim;
         case Rows::keys:
-            return std::int64_t{spec.kv_heads} * spec.head_dim;
+            return std::int64_t{attention_of(spec, number).kv_heads} * attention_of(spec, number).head_dim;
         case Rows::mlp:
             return spec.mlp;
         case Rows::expert_mlp:
@@ -55,7 +65,7 @@ std::vector<std::vector<Piece>> expert_forms(const model::ModelSpec& spec, const
         for (const TensorPart& part : names.parts)
             if (!part.tensor.empty())
                 each.push_back({fmt::format("{}mlp.experts.{}.{}", layer, e, part.tensor),
-                                {rows_of(spec, part.rows, rows), shape[1]}});
+                                {rows_of(spec, {}, part.rows, rows), shape[1]}});
     return {std::move(each), all};
 }
 
@@ -85,8 +95,9 @@ std::vector<std::vector<Piece>> forms_of(const model::ModelSpec& spec, std::stri
         std::vector<Piece> pieces;
         for (const TensorPart& part : names->parts)
             if (!part.tensor.empty())
-                pieces.push_back({fmt::format("{}{}", prefix, part.tensor),
-                                  shape_of(spec, names->form, shape, rows_of(spec, part.rows, shape[0]))});
+                pieces.push_back(
+                    {fmt::format("{}{}", prefix, part.tensor),
+                     shape_of(spec, names->form, shape, rows_of(spec, number, part.rows, shape[0]))});
         if (parameter == "embedding.weight" && spec.tie_embeddings) return {std::move(pieces), head};
         return {std::move(pieces)};
     }

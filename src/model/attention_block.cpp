@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/host_access.hpp"
+#include "model/kind.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/rotary.hpp"
 
@@ -20,14 +22,18 @@ using parallel::gradient_of, parallel::weight_of;
 
 AttentionBlock::AttentionBlock(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                                const parallel::Mesh& mesh, parallel::ParameterStore& store,
-                               const std::string& prefix)
+                               const std::string& prefix, const AttentionForm& form)
     : backend_(backend),
+      mesh_(&mesh),
       spec_(spec),
+      form_(form),
+      rotary_(kind_of(spec).rotary(form)),
       type_(role.compute),
-      heads_(spec.heads / mesh.degrees().tp),
-      kv_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
+      backward_(role.needs_backward),
+      heads_(form.heads / mesh.degrees().tp),
+      kv_heads_(std::max(form.kv_heads / mesh.degrees().tp, 1)),
       sequence_parallel_(backend, mesh.tp()),
-      attention_(backend, mesh, role.compute, spec.head_dim),
+      attention_(backend, mesh, role.compute, form.head_dim),
       norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "attention.norm", spec.width,
             role.trained),
       weights_(declare(store, role, mesh, prefix)),
@@ -38,13 +44,13 @@ AttentionBlock::AttentionBlock(backend::Backend& backend, const ModelSpec& spec,
 /// arrays, and with that the shards of the optimizer.
 AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store, const Role& role,
                                                 const parallel::Mesh& mesh, const std::string& prefix) const {
-    const std::int64_t dim = spec_.head_dim, width = spec_.width;
-    const std::int64_t q_columns = spec_.heads * dim, kv_columns = spec_.kv_heads * dim;
-    const Range part = mesh.tp_part(spec_.heads), heads{part.begin * dim, part.end * dim};
+    const std::int64_t dim = form_.head_dim, width = spec_.width;
+    const std::int64_t q_columns = form_.heads * dim, kv_columns = form_.kv_heads * dim;
+    const Range part = mesh.tp_part(form_.heads), heads{part.begin * dim, part.end * dim};
     // With more tp ranks than KV heads, every rank holds one KV head and consecutive ranks hold copies of the
     // same one. Each copy meets the queries of one rank alone, so its gradient is partial: Axis::kv makes
     // the optimizer sum the copies.
-    const std::int64_t first_kv_row = std::int64_t{mesh.tp_rank()} * spec_.kv_heads / mesh.degrees().tp * dim;
+    const std::int64_t first_kv_row = std::int64_t{mesh.tp_rank()} * form_.kv_heads / mesh.degrees().tp * dim;
     const Range kv_rows{first_kv_row, first_kv_row + kv_heads_ * dim};
     const auto kv_part = [&](std::int64_t first_row) {
         return parallel::ParameterPart{shifted(kv_rows, first_row), parallel::Axis::kv};
@@ -94,9 +100,29 @@ void AttentionBlock::prepare(std::span<const std::int64_t> rows, std::int64_t se
     if (backward) attention_.prepare(rows, sequences, mask, heads_, kv_heads_, true);
 }
 
+AttentionBlockTables AttentionBlock::tables(const parallel::Sequences& sequences,
+                                            std::span<const std::vector<std::int32_t>> positions,
+                                            backend::Arena& kept, backend::Arena& scratch) const {
+    // Cosines and sines stay fp32 in bf16 runs: rounded to 8 bits, neighbouring positions could not be
+    // distinguished. They are those of all rows of the slice, not only of this rank's: rows are gathered
+    // before queries and keys are computed and rotated.
+    const DType statistics = ops::accumulate_type(type_);
+    const std::int64_t pairs = form_.head_dim / 2;
+    AttentionBlockTables tables{.cos = kept.allocate(statistics, {sequences.rows, pairs}),
+                                .sin = kept.allocate(statistics, {sequences.rows, pairs}),
+                                .masks = {sequences, *mesh_}};
+    tables.masks.copy_to_device(backend_, backward_, sequences.most_sequences, kept);
+    const backend::ArenaScope scope(scratch);
+    std::vector<Tensor> on_device;
+    for (const std::vector<std::int32_t>& along_axis : positions)
+        on_device.push_back(backend::to_device(backend_, along_axis, scratch));
+    ops::fill_rotary(backend_, on_device, rotary_, tables.cos, tables.sin);
+    return tables;
+}
+
 AttentionBlockActivations AttentionBlock::allocate(const Tensor& input, const parallel::Sequences& sequences,
                                                    backend::Arena& saved, backend::Arena& passing) const {
-    const std::int64_t local = input.dim(0), rows = sequences.rows, dim = spec_.head_dim;
+    const std::int64_t local = input.dim(0), rows = sequences.rows, dim = form_.head_dim;
     AttentionBlockActivations a;
     a.input = input;
     a.normed = passing.allocate(type_, {local, spec_.width});
@@ -110,8 +136,9 @@ AttentionBlockActivations AttentionBlock::allocate(const Tensor& input, const pa
 }
 
 void AttentionBlock::forward(AttentionBlockActivations& a, const Tensor& output,
-                             const parallel::Sequences& sequences, backend::Arena& scratch) const {
-    const std::int64_t rows = sequences.rows, dim = spec_.head_dim;
+                             const parallel::Sequences& sequences, const AttentionBlockTables& tables,
+                             backend::Arena& scratch) const {
+    const std::int64_t rows = sequences.rows, dim = form_.head_dim;
     norm_.forward(a.input, a.normed, a.norm);
     qkv_.forward(a.normed, a.qkv, sequences.tp_rows, scratch);
     {
@@ -121,17 +148,17 @@ void AttentionBlock::forward(AttentionBlockActivations& a, const Tensor& output,
         const bool exchanged = attention_.uses_ulysses();
         const Tensor q = exchanged ? scratch.allocate(type_, {rows, heads_ * dim}) : a.attention.q,
                      k = exchanged ? scratch.allocate(type_, {rows, kv_heads_ * dim}) : a.attention.k;
-        make_queries_and_keys(a, sequences, q, k);
-        attention_.forward(a.attention, q, k, a.qkv, sequences, a.attn_out, scratch);
+        make_queries_and_keys(a, tables, q, k);
+        attention_.forward(a.attention, q, k, a.qkv, tables.masks, a.attn_out, scratch);
     }
     output_.forward_add(a.attn_out, a.input, output, sequences.tp_rows, scratch);
 }
 
 void AttentionBlock::make_queries_and_keys(const AttentionBlockActivations& a,
-                                           const parallel::Sequences& sequences, const Tensor& q,
+                                           const AttentionBlockTables& tables, const Tensor& q,
                                            const Tensor& k) const {
-    ops::head_norm_rotary(backend_, a.qkv, weight_of(weights_.q_norm), weight_of(weights_.k_norm),
-                          sequences.cos, sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
+    ops::head_norm_rotary(backend_, a.qkv, weight_of(weights_.q_norm), weight_of(weights_.k_norm), tables.cos,
+                          tables.sin, q, k, a.head_rstd, spec_.norm_eps);
 }
 
 void AttentionBlock::discard_cheap(AttentionBlockActivations& a) const {
@@ -140,36 +167,36 @@ void AttentionBlock::discard_cheap(AttentionBlockActivations& a) const {
 }
 
 parallel::AttentionActivations AttentionBlock::restored_attention(const AttentionBlockActivations& a,
-                                                                  const parallel::Sequences& sequences,
+                                                                  const AttentionBlockTables& tables,
                                                                   backend::Arena& scratch) const {
     parallel::AttentionActivations restored = a.attention;
     if (restored.q.rank != 0) return restored;
-    restored.q = scratch.allocate(type_, {sequences.rows, heads_ * spec_.head_dim});
-    restored.k = scratch.allocate(type_, {sequences.rows, kv_heads_ * spec_.head_dim});
-    make_queries_and_keys(a, sequences, restored.q, restored.k);
+    restored.q = scratch.allocate(type_, {a.qkv.dim(0), heads_ * form_.head_dim});
+    restored.k = scratch.allocate(type_, {a.qkv.dim(0), kv_heads_ * form_.head_dim});
+    make_queries_and_keys(a, tables, restored.q, restored.k);
     return restored;
 }
 
 void AttentionBlock::backward(const AttentionBlockActivations& a, const Tensor& d_stream,
-                              const parallel::Sequences& sequences, backend::Arena& scratch) const {
+                              const parallel::Sequences& sequences, const AttentionBlockTables& tables,
+                              backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     const std::int64_t rows = sequences.rows;
     const std::vector<parallel::RowChunk> all_rows =
         parallel::row_chunks(sequences.tp_rows, sequence_parallel_.rank(), false);
     const Tensor d_attn_out = scratch.allocate(type_, {rows, a.attn_out.columns()}),
                  d_q = scratch.allocate(type_, {rows, a.attn_out.columns()}),
-                 d_k = scratch.allocate(type_, {rows, kv_heads_ * spec_.head_dim}),
+                 d_k = scratch.allocate(type_, {rows, kv_heads_ * form_.head_dim}),
                  d_qkv = scratch.allocate(type_, {rows, a.qkv.columns()});
     output_.backward(d_stream, a.attn_out, d_attn_out, all_rows, scratch);
     {
         const backend::ArenaScope restored(scratch);
-        attention_.backward(restored_attention(a, sequences, scratch), d_attn_out, a.attn_out, sequences, d_q,
+        attention_.backward(restored_attention(a, tables, scratch), d_attn_out, a.attn_out, tables.masks, d_q,
                             d_k, d_qkv, scratch);
     }
     ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, weight_of(weights_.q_norm),
-                                   weight_of(weights_.k_norm), sequences.cos, sequences.sin, a.head_rstd,
-                                   d_qkv, gradient_of(weights_.q_norm), gradient_of(weights_.k_norm),
-                                   scratch);
+                                   weight_of(weights_.k_norm), tables.cos, tables.sin, a.head_rstd, d_qkv,
+                                   gradient_of(weights_.q_norm), gradient_of(weights_.k_norm), scratch);
     // d_qkv is complete only now: attention has written its value columns, and the rotation those of queries
     // and keys.
     const Tensor d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});

@@ -4,8 +4,11 @@
 // Shape letters as in transformer.hpp.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "model/kv_cache.hpp"
 #include "model/norm.hpp"
@@ -25,34 +28,59 @@ struct AttentionBlockActivations {
     parallel::AttentionActivations attention;  ///< its q and k (r), but for all-to-all
 };
 
+/// What the layers of one form read of a micro-batch.
+struct AttentionBlockTables {
+    Tensor cos, sin;  ///< [T, D / 2]: of the rotary positions
+    parallel::ContextMasks masks;
+};
+
 class AttentionBlock {
 public:
+    using Activations = AttentionBlockActivations;
+    using Tables = AttentionBlockTables;
+    using State = KvCache;
+
     /// Declares "PREFIXattention.*" in `store`; each tp rank holds a part of the heads. Backend, mesh and
     /// store outlive the block.
     AttentionBlock(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                   const parallel::Mesh& mesh, parallel::ParameterStore& store, const std::string& prefix);
+                   const parallel::Mesh& mesh, parallel::ParameterStore& store, const std::string& prefix,
+                   const AttentionForm& form);
 
+    /// Makes what all layers of this form read of a micro-batch, in `kept`. It must not be moved between its
+    /// first use and the last one. positions[axis][slice row]: see ModelKind::rotary.
+    AttentionBlockTables tables(const parallel::Sequences& sequences,
+                                std::span<const std::vector<std::int32_t>> positions, backend::Arena& kept,
+                                backend::Arena& scratch) const;
     /// Allocates what backward() reads in `saved`, and what it may compute again in `passing`.
     AttentionBlockActivations allocate(const Tensor& input, const parallel::Sequences& sequences,
                                        backend::Arena& saved, backend::Arena& passing) const;
     /// output[local, C] = the residual stream a.input and what attention adds to it. Collective over the
     /// replica, like backward().
     void forward(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
-                 backend::Arena& scratch) const;
-    /// The same for one row that follows those in the cache, whose layer `layer` it enters (decode.cpp).
-    void decode(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
-                std::int64_t layer, KvCache& cache, backend::Arena& scratch) const;
+                 const AttentionBlockTables& tables, backend::Arena& scratch) const;
     /// Removes what restored() computes again.
     void discard_cheap(AttentionBlockActivations& a) const;
     /// Adds the gradient of the branch to d_stream[local, C], the gradient of the output, and adds the
     /// gradients of the weights.
     void backward(const AttentionBlockActivations& a, const Tensor& d_stream,
-                  const parallel::Sequences& sequences, backend::Arena& scratch) const;
+                  const parallel::Sequences& sequences, const AttentionBlockTables& tables,
+                  backend::Arena& scratch) const;
 
     /// Builds the device's attention plans for micro-batches of up to `sequences` sequences of these lengths,
     /// in rows.
     void prepare(std::span<const std::int64_t> rows, std::int64_t sequences, parallel::AttentionMask mask,
                  bool backward) const;
+
+    // Decoding (decode.cpp).
+    /// Returns the state of so many layers of this form, without rows and with room for `rows`, in `arena`.
+    KvCache make_state(std::int64_t layers, std::int64_t rows, backend::Arena& arena) const;
+    /// Adds the first `rows` rows, of which forward() has computed `a`, to layer `layer` of the state.
+    void record(const AttentionBlockActivations& a, std::int64_t rows, std::int64_t layer,
+                KvCache& cache) const;
+    /// As forward(), for one row that follows those of layer `layer` of the state, to which it is added.
+    void decode(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
+                const AttentionBlockTables& tables, std::int64_t layer, KvCache& cache,
+                backend::Arena& scratch) const;
 
 private:
     struct Weights {
@@ -64,16 +92,20 @@ private:
     Weights declare(parallel::ParameterStore& store, const Role& role, const parallel::Mesh& mesh,
                     const std::string& prefix) const;
     /// Writes the queries and keys q[T, H D] and k[T, K D].
-    void make_queries_and_keys(const AttentionBlockActivations& a, const parallel::Sequences& sequences,
+    void make_queries_and_keys(const AttentionBlockActivations& a, const AttentionBlockTables& tables,
                                const Tensor& q, const Tensor& k) const;
     /// Returns the queries and keys, computed again where they were not saved.
     parallel::AttentionActivations restored_attention(const AttentionBlockActivations& a,
-                                                      const parallel::Sequences& sequences,
+                                                      const AttentionBlockTables& tables,
                                                       backend::Arena& scratch) const;
 
     backend::Backend& backend_;
+    const parallel::Mesh* mesh_;
     ModelSpec spec_;
+    AttentionForm form_;
+    RotaryPairs rotary_;
     DType type_;
+    bool backward_;                  ///< whether the role has a backward pass
     std::int64_t heads_, kv_heads_;  ///< of this tp rank
     parallel::SequenceParallel sequence_parallel_;
     parallel::ContextAttention attention_;

@@ -24,6 +24,9 @@ struct ModelKind {
     ModelSpec::Kind kind;
     std::string_view word;  ///< of model.NAME.kind
     int head_dim_unit;      ///< of which the channels of a head are a multiple
+    /// Returns by which angles the heads of attention rotate, along the positions that the model's module
+    /// gives each row.
+    RotaryPairs (*rotary)(const AttentionForm& form);
     Units (*units)(const ModelSpec& spec);
     /// Returns what is wrong with the sizes of a model, or an empty text.
     std::string (*check_sizes)(const ModelSpec& spec, const Role& role);

@@ -1,5 +1,5 @@
-// The keys and values of all rows that the layers of a language model have seen of one sequence. With them,
-// a model computes the next row alone, instead of the whole sequence again for every token.
+// The keys and values of all rows that layers of a language model have seen of one sequence. With them, a
+// model computes the next row alone, instead of the whole sequence again for every token.
 //
 // Shape letters: K KV heads of this tp rank, D channels of a head, n rows.
 #pragma once
@@ -39,13 +39,6 @@ private:
     Tensor keys_, values_;  ///< [layers capacity, K D]
     ops::VarlenMask mask_;  ///< of the row that begin_row() has announced
     ops::AttentionTables tables_;
-};
-
-/// A sequence that a language model continues, always by the most likely token.
-struct Continuation {
-    KvCache cache;                    ///< rows up to the one that predicts next_token
-    std::int32_t next_token = -1;     ///< the same on all ranks of the replica
-    std::int32_t next_position = -1;  ///< of next_token's row, for the rotary embedding
 };
 
 }  // namespace maestro::model

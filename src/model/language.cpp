@@ -9,7 +9,6 @@
 #include "model/language_batch.hpp"
 #include "model/teacher_head.hpp"
 #include "ops/columns.hpp"
-#include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/embedding.hpp"
 #include "ops/rotary.hpp"
@@ -18,11 +17,11 @@ namespace maestro::model {
 
 namespace {
 
-RotaryPairs rotary_of(const ModelSpec& spec) {
-    RotaryPairs pairs = spec.rope_sections[0] > 0
-                            ? ops::rotary_3d(spec.head_dim, spec.rope_theta, spec.rope_sections)
-                            : ops::rotary_1d(spec.head_dim, spec.rope_theta);
-    ops::scale(pairs, spec.rope_scaling);
+RotaryPairs rotary_of(const AttentionForm& form) {
+    RotaryPairs pairs = form.rope_sections[0] > 0
+                            ? ops::rotary_3d(form.head_dim, form.rope_theta, form.rope_sections)
+                            : ops::rotary_1d(form.head_dim, form.rope_theta);
+    ops::scale(pairs, form.rope_scaling);
     return pairs;
 }
 
@@ -40,7 +39,6 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       spec_(spec),
       role_(role),
       vocabulary_(mesh_.tp_part(spec.vocabulary)),
-      rotary_(rotary_of(spec)),
       sequence_parallel_(backend, mesh_.tp()),
       embedding_(role.stage.first() ? &declare_by_token("embedding.weight", spec.width, role.trained,
                                                         spec.tie_embeddings && role.stage.count > 1
@@ -101,23 +99,12 @@ const parallel::Parameter& Language::declare_by_token(const std::string& name, s
 }
 
 void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const {
-    parallel::Sequences& sequences = state.sequences;
-    // Cosines and sines stay fp32 in bf16 runs: rounded to 8 bits, neighbouring positions could not be
-    // distinguished.
-    const DType statistics = ops::accumulate_type(role_.compute);
-    sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     if (role_.stage.first()) {
         state.device_slice_ids = backend::to_device(backend_, state.slice_ids, kept);
         for (const auto& rows : state.embedding_rows)
             state.device_embedding_rows.push_back(backend::to_device(backend_, rows, kept));
     }
-    sequences.copy_to_device(backend_, role_.needs_backward, sequences.partition.sequences(), kept);
-    const backend::ArenaScope scope(scratch);
-    std::vector<Tensor> positions;
-    for (const std::vector<std::int32_t>& along_axis : state.slice_positions)
-        positions.push_back(backend::to_device(backend_, along_axis, scratch));
-    ops::fill_rotary(backend_, positions, rotary_, sequences.cos, sequences.sin);
+    state.tables = layers_.tables(state.sequences, state.slice_positions, kept, scratch);
 }
 
 void Language::embed(const State& state, const Tensor& stream, backend::Arena& scratch) const {
@@ -191,7 +178,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     copy_to_device(*state, kept, scratch);
     const Tensor stream = input_stream(inputs, *state, layers_.keeps_input() ? kept : scratch, scratch);
     state->stack = layers_.forward(
-        stream, state->sequences, kept, scratch,
+        stream, state->sequences, state->tables, kept, scratch,
         [&](int layer, const Tensor& after) { insert_edge_rows(inputs, *state, 1 + layer, after); });
     if (role_.stage.last())
         finish(batch, inputs, packed, *state, saved, scratch, output, result);
@@ -252,7 +239,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
     else
         ops::convert(backend_, d_output, d_stream);
     store_.layer_final(head_layer_);
-    layers_.backward(state.stack, state.sequences, d_stream, scratch,
+    layers_.backward(state.stack, state.sequences, state.tables, d_stream, scratch,
                      [&](int layer, const Tensor& d_output_of_layer) {
                          extract_gradients(state, 1 + layer, d_output_of_layer, d_inputs);
                      });
@@ -273,6 +260,7 @@ const ModelKind kLanguageKind{
     .kind = ModelSpec::Kind::language,
     .word = "language",
     .head_dim_unit = 2,
+    .rotary = rotary_of,
     .units = [](const ModelSpec&) { return Units(); },
     .check_sizes =
         [](const ModelSpec& spec, const Role&) {

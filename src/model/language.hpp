@@ -47,12 +47,17 @@
 
 #include <optional>
 
-#include "base/rotary_pairs.hpp"
-#include "model/kv_cache.hpp"
 #include "model/norm.hpp"
 #include "model/transformer.hpp"
 
 namespace maestro::model {
+
+/// A sequence that a language model continues, always by the most likely token.
+struct Continuation {
+    DecodingState layers;             ///< of the rows up to the one that predicts next_token
+    std::int32_t next_token = -1;     ///< the same on all ranks of the replica
+    std::int32_t next_position = -1;  ///< of next_token's row, for the rotary embedding
+};
 
 class Language final : public Module {
 public:
@@ -76,11 +81,11 @@ public:
     // stage and cp 1.
     /// Returns a continuation with room for so many rows, in `arena`.
     Continuation make_continuation(std::int64_t rows, backend::Arena& arena) const;
-    /// From now on forward() takes batches of one sample and makes `sequence` continue it: the rows before
-    /// its first target enter the cache, and the token that these predict is the next one. Null: no longer.
+    /// From now on forward() takes batches of one sample and makes `sequence` continue it: its layers see the
+    /// rows before its first target, and the token that these predict is the next one. Null: no longer.
     void record(Continuation* sequence) { recorded_ = sequence; }
-    /// Computes the row of the sequence's next token, which enters the cache, and with it the token that
-    /// follows. Collective over the replica.
+    /// Computes the row of the sequence's next token, and with it the token that follows. Collective over the
+    /// replica.
     void decode(Continuation& sequence, backend::Arena& scratch);
 
 private:
@@ -102,7 +107,7 @@ private:
     static std::vector<double> loss_shares(const PackedBatch& packed, double loss_scale);
     Targets worst_case_targets(const PackedBatch& packed, const State& state) const;
 
-    /// Allocates the rotary tables and copies the ids of `state` to the device.
+    /// Makes the tables of the layers and copies the ids of `state` to the device.
     void copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const;
     /// Returns the stream[local rows, C] that enters the layers of this stage: that of the stage before, or
     /// on the first stage the embeddings of tokens and edges. Collective over tp.
@@ -178,7 +183,6 @@ private:
     /// Of the encoders whose edges deliver embeddings: how each expands a marker.
     std::vector<Units> expansions_;
     int stream_input_ = -1;  ///< the input edge from the stage before; -1 on the first stage
-    RotaryPairs rotary_;
     parallel::SequenceParallel sequence_parallel_;
     const parallel::Parameter* embedding_;  ///< null after the first stage
     Transformer layers_;

@@ -26,10 +26,14 @@ struct Language::PackedBatch {
     std::int32_t answer_count = 0;  ///< answers in the micro-batch
 };
 
+/// How many positions each row of a language model has.
+std::size_t position_axes(const ModelSpec& spec);
+
 /// This rank's part of a micro-batch, with what backward() reads.
 struct Language::State final : Saved {
     explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
     parallel::Sequences sequences;
+    std::vector<MixerTables> tables;
     StackActivations stack;
     /// By slice row: the token, counted from the first of this rank's vocabulary. -1 where another rank has
     /// the token or an edge delivers the row.

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "model/language_batch.hpp"
-#include "ops/rotary.hpp"
 
 namespace maestro::model {
 
@@ -43,9 +42,19 @@ private:
 
 }  // namespace
 
+std::size_t position_axes(const ModelSpec& spec) {
+    return std::any_of(spec.mixers.begin(), spec.mixers.end(),
+                       [](const MixerForm& mixer) {
+                           const auto* attention = std::get_if<AttentionForm>(&mixer);
+                           return attention && attention->rope_sections[0] > 0;
+                       })
+               ? 3
+               : 1;
+}
+
 Language::PackedBatch Language::pack(const Batch& batch) const {
     PackedBatch packed;
-    packed.positions.resize(ops::axes_of(rotary_));
+    packed.positions.resize(position_axes(spec_));
     for (const SampleView& sample : batch.samples) {
         const std::size_t first_row = packed.ids.size();
         PositionCounter positions(packed.positions);

@@ -7,10 +7,18 @@
 #include <cmath>
 #include <iterator>
 #include <list>
+#include <variant>
 
+#include "base/check.hpp"
 #include "model/kind.hpp"
 
 namespace maestro::model {
+
+int ModelSpec::kv_heads() const {
+    for (const MixerForm& mixer : mixers)
+        if (const auto* attention = std::get_if<AttentionForm>(&mixer)) return attention->kv_heads;
+    return 1;
+}
 
 bool wants_input_gradient(const Role& role) {
     // Hidden states come from a frozen teacher, which needs no gradient.
@@ -26,12 +34,22 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
         throw Error(ExitCode::bad_deck, "model." + spec.name + ": " + what, Scope::all_ranks);
     };
     const int mlp = spec.experts.in_layer(0) ? spec.experts.mlp : spec.mlp;
-    if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || mlp < 1)
-        refuse("layers, width, heads, kv_heads and mlp must be at least 1");
-    if (spec.heads % spec.kv_heads != 0) refuse("heads must be a multiple of kv_heads");
+    if (spec.layers < 1 || spec.width < 1 || mlp < 1) refuse("layers, width and mlp must be at least 1");
     const ModelKind& kind = kind_of(spec);
-    if (spec.head_dim < 1 || spec.head_dim % kind.head_dim_unit != 0 || spec.head_dim > 256)
-        refuse(fmt::format("head_dim must be a multiple of {}, at most 256", kind.head_dim_unit));
+    for (const MixerForm& form : spec.mixers) {
+        const std::string wrong =
+            std::visit([&](const auto& of) { return of.check_sizes(kind.head_dim_unit); }, form);
+        if (!wrong.empty()) refuse(wrong);
+        const auto* attention = std::get_if<AttentionForm>(&form);
+        if (attention && attention->kv_heads != spec.kv_heads())
+            refuse("kv_heads must be the same in all layers");
+    }
+    const std::vector<int>& of_layer = spec.mixer_of_layer;
+    MAESTRO_CHECK(of_layer.empty() || std::ssize(of_layer) == spec.layers, "{} mixers for {} layers",
+                  of_layer.size(), spec.layers);
+    for (int layer = 0; layer < spec.layers; ++layer)
+        MAESTRO_CHECK(spec.mixer_index(layer) >= 0 && spec.mixer_index(layer) < std::ssize(spec.mixers),
+                      "layer {} has mixer {} of {}", layer, spec.mixer_index(layer), spec.mixers.size());
     if (const std::string wrong = kind.check_sizes(spec, role); !wrong.empty()) refuse(wrong);
 }
 

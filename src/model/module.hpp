@@ -6,7 +6,7 @@
 // Shape letters: T rows of a micro-batch on one cp rank, C model width, V vocabulary size.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -19,8 +19,8 @@
 #include "base/patch_order.hpp"
 #include "base/picture_size.hpp"
 #include "base/recompute.hpp"
-#include "base/rotary_pairs.hpp"
 #include "base/tp_overlap.hpp"
+#include "model/mixer_form.hpp"
 #include "model/units.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/parameter_store.hpp"
@@ -129,16 +129,10 @@ struct ModelSpec {
     VisionForm vision_form = {};
     int layers = 1;
     int width = 64;
-    int heads = 1;
-    int kv_heads = 1;
-    int head_dim = 64;
+    std::vector<MixerForm> mixers = {AttentionForm{}};  ///< the distinct forms of its layers, at least one
+    std::vector<int> mixer_of_layer = {};               ///< indices of `mixers`; empty: all have the first
     int mlp = 128;
     int vocabulary = 0;  ///< language models only
-    double rope_theta = 10000;
-    RotaryScaling rope_scaling = {};  ///< language models only
-    /// Language models only: how many pairs of channels rotate by time, row and column (Qwen3-VL), or zeros:
-    /// all by the position in the sample.
-    std::array<int, 3> rope_sections = {};
     double norm_eps = 1e-6;
     bool tie_embeddings = true;  ///< language models only
     ExpertsSpec experts = {};    ///< language models only
@@ -154,8 +148,21 @@ struct ModelSpec {
     /// Vision models only: the layers whose output also goes to the language model, by a merger each, and is
     /// added to the pictures' rows after its first layers ("DeepStack": Meng et al., 2024).
     std::vector<int> deepstack = {};
+
+    /// Returns the index of the form of a layer's mixer.
+    int mixer_index(int layer) const {
+        return mixer_of_layer.empty() ? 0 : mixer_of_layer[static_cast<std::size_t>(layer)];
+    }
+    const MixerForm& mixer(int layer) const { return mixers[static_cast<std::size_t>(mixer_index(layer))]; }
     /// Returns the first layer that consists of the same as `layer`.
-    int first_like(int layer) const { return experts.in_layer(layer) ? experts.dense_layers : 0; }
+    int first_like(int layer) const {
+        int first = 0;
+        while (mixer_index(first) != mixer_index(layer) || experts.in_layer(first) != experts.in_layer(layer))
+            ++first;
+        return first;
+    }
+    /// Returns the KV heads, which layers with attention have in like number; 1 without such layers.
+    int kv_heads() const;
     bool operator==(const ModelSpec&) const = default;
 };
 

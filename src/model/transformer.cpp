@@ -32,9 +32,10 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
         const int number = store.begin_layer();
         const std::size_t declared = store.parameters().size();
         const std::string prefix = "layers." + std::to_string(i) + ".";
-        AttentionBlock attention(backend, spec, role, mesh, store, prefix);
+        Mixer mixer(backend, spec, role, mesh, store, prefix, spec.mixer(i));
         FeedForward mlp(backend, spec, role, mesh, store, prefix, i);
-        layers_.push_back({std::move(attention), std::move(mlp), i, number});
+        const std::size_t form = form_of(spec.mixer_index(i));
+        layers_.push_back({std::move(mixer), std::move(mlp), i, number, form, forms_[form].layers++});
         trained = trained || any_trainable(store, declared);
         if (!trained) ++first_backward_;
         const std::size_t after = store.parameters().size();
@@ -51,35 +52,51 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     }
 }
 
+std::size_t Transformer::form_of(int of_model) {
+    const auto known = std::find_if(forms_.begin(), forms_.end(),
+                                    [&](const Form& form) { return form.of_model == of_model; });
+    const auto index = static_cast<std::size_t>(known - forms_.begin());
+    if (known == forms_.end()) forms_.push_back({of_model, layers_.size()});
+    return index;
+}
+
 void Transformer::prepare(std::span<const std::int64_t> rows, std::int64_t sequences,
                           parallel::AttentionMask mask, bool backward) const {
-    layers_.front().attention.prepare(rows, sequences, mask, backward);  // the same for all layers
+    for (const Form& form : forms_) layers_[form.first].mixer.prepare(rows, sequences, mask, backward);
+}
+
+std::vector<MixerTables> Transformer::tables(const parallel::Sequences& sequences,
+                                             std::span<const std::vector<std::int32_t>> positions,
+                                             backend::Arena& kept, backend::Arena& scratch) const {
+    std::vector<MixerTables> tables;
+    tables.reserve(forms_.size());
+    for (const Form& form : forms_)
+        tables.push_back(layers_[form.first].mixer.tables(sequences, positions, kept, scratch));
+    return tables;
 }
 
 LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
-                                            const parallel::Sequences& sequences, backend::Arena& saved,
-                                            backend::Arena& scratch) const {
+                                            const parallel::Sequences& sequences, const MixerTables& tables,
+                                            backend::Arena& saved, backend::Arena& scratch) const {
     const bool keep_costly = layer.checkpointing == Checkpointing::keep_costly;
     backend::Arena& passing = keep_costly ? scratch : saved;
-    LayerActivations a;
-    a.attention = layer.attention.allocate(input, sequences, saved, passing);
+    LayerActivations a{.input = input};
+    a.mixer = layer.mixer.allocate(input, sequences, saved, passing);
     const Tensor residual = saved.allocate(type_, {input.dim(0), spec_.width});
-    layer.attention.forward(a.attention, residual, sequences, scratch);
-    if (recorded_)
-        recorded_->write(&layer - layers_.data(), a.attention.attention.k.slice(0, recorded_rows_),
-                         a.attention.qkv.slice(0, recorded_rows_));
+    layer.mixer.forward(a.mixer, residual, sequences, tables, scratch);
+    if (recorded_) layer.mixer.record(a.mixer, recorded_rows_, layer.of_form, recorded_->of(layer.form));
     a.mlp = layer.mlp.allocate(residual, sequences, saved, passing);
     layer.mlp.forward(a.mlp, output, sequences, scratch);
     if (keep_costly) {
-        layer.attention.discard_cheap(a.attention);
+        layer.mixer.discard_cheap(a.mixer);
         layer.mlp.discard_cheap(a.mlp);
     }
     return a;
 }
 
 StackActivations Transformer::forward(const Tensor& input, const parallel::Sequences& sequences,
-                                      backend::Arena& saved, backend::Arena& scratch,
-                                      const AtLayer& after) const {
+                                      std::span<const MixerTables> tables, backend::Arena& saved,
+                                      backend::Arena& scratch, const AtLayer& after) const {
     StackActivations stack;
     Tensor stream = input;
     const auto allocate_stream = [&](backend::Arena& arena) {
@@ -98,11 +115,11 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
         const backend::ArenaScope scope(scratch);
         if (layer.checkpointing == Checkpointing::keep_nothing ||
             layer.checkpointing == Checkpointing::keep_layer_inputs) {
-            layer_forward(layer, stream, output, sequences, scratch, scratch);
-            stack.layers.push_back({});
-            stack.layers.back().attention.input = stream;
+            layer_forward(layer, stream, output, sequences, tables[layer.form], scratch, scratch);
+            stack.layers.push_back({.input = stream});
         } else {
-            stack.layers.push_back(layer_forward(layer, stream, output, sequences, saved, scratch));
+            stack.layers.push_back(
+                layer_forward(layer, stream, output, sequences, tables[layer.form], saved, scratch));
         }
         stream = output;
         if (after) after(layer.index, stream);
@@ -151,26 +168,28 @@ Tensor Transformer::send(const StackActivations& stack, backend::Arena& saved) c
 }
 
 void Transformer::backward(StackActivations& stack, const parallel::Sequences& sequences,
-                           const Tensor& d_stream, backend::Arena& scratch, const AtLayer& before) const {
+                           std::span<const MixerTables> tables, const Tensor& d_stream,
+                           backend::Arena& scratch, const AtLayer& before) const {
     for (std::size_t i = layers_.size(); i-- > 0;) {
         if (before && (i + 1 >= first_backward_ || layers_[i].trained_after))
             before(layers_[i].index, d_stream);
         if (i < first_backward_) continue;
         const backend::ArenaScope scope(scratch);
+        const MixerTables& of_form = tables[layers_[i].form];
         LayerActivations recomputed;
         const bool recomputes = layers_[i].checkpointing == Checkpointing::keep_layer_inputs;
         if (recomputes) {
             // The recomputed output is not read: only the activations within the layer are needed.
             const Tensor output = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-            recomputed = layer_forward(layers_[i], stack.layers[i].attention.input, output, sequences,
-                                       scratch, scratch);
+            recomputed = layer_forward(layers_[i], stack.layers[i].input, output, sequences, of_form, scratch,
+                                       scratch);
         }
         const LayerActivations& a = recomputes ? recomputed : stack.layers[i];
         // d_stream passes through both residual connections unchanged, and the backward pass of each norm
-        // adds the gradient of its branch. The scratch memory of the MLP is free again before attention
+        // adds the gradient of its branch. The scratch memory of the MLP is free again before the mixer
         // allocates its own, so that a layer needs the larger of the two and not their sum.
         layers_[i].mlp.backward(a.mlp, d_stream, sequences, scratch);
-        layers_[i].attention.backward(a.attention, d_stream, sequences, scratch);
+        layers_[i].mixer.backward(a.mixer, d_stream, sequences, of_form, scratch);
         store_.layer_final(layers_[i].number);
     }
 }

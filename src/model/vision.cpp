@@ -10,7 +10,6 @@
 #include "backend/host_access.hpp"
 #include "model/kind.hpp"
 #include "ops/columns.hpp"
-#include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/linear.hpp"
 #include "ops/patchify.hpp"
@@ -30,6 +29,7 @@ struct Vision::PackedPictures {
 struct Vision::State final : Saved {
     explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
     parallel::Sequences sequences;
+    std::vector<MixerTables> tables;
     std::vector<std::int64_t> tp_token_rows;  ///< tokens of each tp rank of the slice
     std::int64_t local_rows = 0;
     StackActivations stack;
@@ -46,7 +46,6 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       spec_(spec),
       role_(role),
       patches_per_token_(std::int64_t{spec.merge} * spec.merge),
-      rotary_(ops::rotary_2d(spec.head_dim, spec.rope_theta)),
       patch_columns_(std::int64_t{frames_of(spec.vision_form.patches)} * spec.patch * spec.patch *
                      spec.channels),
       width_(role.output_width / static_cast<int>(1 + spec.deepstack.size())),
@@ -103,7 +102,11 @@ parallel::Sequences Vision::sequences_of(const PackedPictures& packed) const {
     // A picture is a sequence: attention stays within it. No token is divided between ranks, because its
     // patches are merged on one of them.
     constexpr auto kMask = parallel::AttentionMask::bidirectional;
-    return {parallel::Partition(packed.lengths, kMask, mesh_.degrees(), patches_per_token_), kMask, mesh_};
+    parallel::Sequences sequences(
+        parallel::Partition(packed.lengths, kMask, mesh_.degrees(), patches_per_token_), kMask, mesh_);
+    // Other samples may have more and smaller pictures.
+    sequences.most_sequences = sequences.partition.rows() / patches_per_token_;
+    return sequences;
 }
 
 std::vector<std::vector<std::int64_t>> Vision::input_rows(const Batch& batch) const {
@@ -136,24 +139,13 @@ void Vision::cut_patches(const PackedPictures& packed, State& state, backend::Ar
     }
 }
 
-void Vision::set_positions(const PackedPictures& packed, State& state, backend::Arena& kept,
-                           backend::Arena& scratch) const {
-    parallel::Sequences& sequences = state.sequences;
-    const parallel::Partition& partition = sequences.partition;
-    const DType statistics = ops::accumulate_type(role_.compute);
-    // Other samples may have more and smaller pictures.
-    sequences.copy_to_device(backend_, role_.needs_backward, partition.rows() / patches_per_token_, kept);
-    sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    // The tables cover all rows of the slice, not only those of this rank: rows are gathered before queries
-    // and keys are computed and rotated.
+void Vision::make_tables(const PackedPictures& packed, State& state, backend::Arena& kept,
+                         backend::Arena& scratch) const {
+    const parallel::Partition& partition = state.sequences.partition;
     const auto slice = partition.slice(mesh_.cp_rank());
-    const backend::ArenaScope scope(scratch);
-    const std::vector<std::int32_t> y = parallel::pick(packed.y, slice, partition.offsets()),
-                                    x = parallel::pick(packed.x, slice, partition.offsets());
-    const std::array positions = {backend::to_device(backend_, y, scratch),
-                                  backend::to_device(backend_, x, scratch)};
-    ops::fill_rotary(backend_, positions, rotary_, sequences.cos, sequences.sin);
+    const std::array positions = {parallel::pick(packed.y, slice, partition.offsets()),
+                                  parallel::pick(packed.x, slice, partition.offsets())};
+    state.tables = layers_.tables(state.sequences, positions, kept, scratch);
 }
 
 Tensor Vision::embed(const PackedPictures& packed, State& state, backend::Arena& kept,
@@ -230,14 +222,14 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     // A frozen encoder has no backward pass, which is the only reader of everything but the output: its
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
-    set_positions(packed, *state, kept, scratch);
+    make_tables(packed, *state, kept, scratch);
     if (role_.stage.last())
         output = saved.allocate(type, {state->local_rows / patches_per_token_, role_.output_width});
     const Tensor stream = role_.stage.first() ? embed(packed, *state, kept, scratch)
                                               : layers_.receive(inputs.front(), state->local_rows,
                                                                 layers_.keeps_input() ? kept : scratch);
-    state->stack =
-        layers_.forward(stream, state->sequences, kept, scratch, [&](int layer, const Tensor& inner) {
+    state->stack = layers_.forward(
+        stream, state->sequences, state->tables, kept, scratch, [&](int layer, const Tensor& inner) {
             const int i = deepstack_of(layer);
             if (i >= 0) merge(deepstack_[i], *state, inner, (1 + i) * width_, output, kept, scratch);
         });
@@ -260,12 +252,13 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
         merge_backward(*merger_, state.mergers.back(), state, d_output, 0, d_stream, false, scratch);
     else
         ops::convert(backend_, d_output, d_stream);
-    layers_.backward(state.stack, state.sequences, d_stream, scratch, [&](int layer, const Tensor& d_inner) {
-        const int i = deepstack_of(layer);
-        if (i >= 0)
-            merge_backward(deepstack_[i], state.mergers[i], state, d_output, (1 + i) * width_, d_inner, true,
-                           scratch);
-    });
+    layers_.backward(state.stack, state.sequences, state.tables, d_stream, scratch,
+                     [&](int layer, const Tensor& d_inner) {
+                         const int i = deepstack_of(layer);
+                         if (i >= 0)
+                             merge_backward(deepstack_[i], state.mergers[i], state, d_output,
+                                            (1 + i) * width_, d_inner, true, scratch);
+                     });
     if (first) embed_backward(state, d_stream, scratch);
 }
 
@@ -273,6 +266,7 @@ const ModelKind kVisionKind{
     .kind = ModelSpec::Kind::vision,
     .word = "vision",
     .head_dim_unit = 4,  // half of the pairs of channels turn by the row, half by the column
+    .rotary = [](const AttentionForm& form) { return ops::rotary_2d(form.head_dim, form.rope_theta); },
     .units =
         [](const ModelSpec& spec) {
             return Units(spec.patch * spec.merge, std::int64_t{spec.merge} * spec.merge);

@@ -14,7 +14,6 @@
 
 #include <optional>
 
-#include "base/rotary_pairs.hpp"
 #include "model/patch_merger.hpp"
 #include "model/transformer.hpp"
 
@@ -43,9 +42,9 @@ private:
     /// state.patches[local, patch_columns_]: this rank's patches, cut from the pictures.
     void cut_patches(const PackedPictures& packed, State& state, backend::Arena& kept,
                      backend::Arena& scratch) const;
-    /// Computes the rotary tables of the slice and copies its row numbers to the device.
-    void set_positions(const PackedPictures& packed, State& state, backend::Arena& kept,
-                       backend::Arena& scratch) const;
+    /// Makes the tables of the layers.
+    void make_tables(const PackedPictures& packed, State& state, backend::Arena& kept,
+                     backend::Arena& scratch) const;
     /// Returns the embeddings of the patches [local, C], with their learned positions.
     Tensor embed(const PackedPictures& packed, State& state, backend::Arena& kept,
                  backend::Arena& scratch) const;
@@ -69,8 +68,7 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
-    std::int64_t patches_per_token_;  ///< merge^2
-    RotaryPairs rotary_;
+    std::int64_t patches_per_token_;                         ///< merge^2
     std::int64_t patch_columns_;                             ///< values of a patch
     std::int64_t width_;                                     ///< O: of a token in the language model
     const parallel::Parameter *patch_weight_, *patch_bias_;  ///< null after the first stage

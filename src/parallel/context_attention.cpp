@@ -62,19 +62,19 @@ void ContextAttention::prepare(std::span<const std::int64_t> rows, std::int64_t 
 }
 
 void ContextAttention::forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,
-                               const Sequences& sequences, const Tensor& attn_out,
+                               const ContextMasks& masks, const Tensor& attn_out,
                                backend::Arena& scratch) const {
-    if (uses_ulysses()) return ulysses_forward(a, q, k, qkv, sequences, attn_out, scratch);
+    if (uses_ulysses()) return ulysses_forward(a, q, k, qkv, masks, attn_out, scratch);
     // The values stay where the fused GEMM wrote them: they are already part of the saved activations.
     a.values = qkv;
-    ring_forward(a, sequences, attn_out, scratch);
+    ring_forward(a, masks, attn_out, scratch);
 }
 
 void ContextAttention::backward(const AttentionActivations& a, const Tensor& d_attn_out,
-                                const Tensor& attn_out, const Sequences& sequences, const Tensor& dq,
+                                const Tensor& attn_out, const ContextMasks& masks, const Tensor& dq,
                                 const Tensor& dk, const Tensor& dqkv, backend::Arena& scratch) const {
-    if (uses_ulysses()) return ulysses_backward(a, d_attn_out, sequences, dq, dk, dqkv, scratch);
-    ring_backward(a, d_attn_out, attn_out, sequences, dq, dk, dqkv, scratch);
+    if (uses_ulysses()) return ulysses_backward(a, d_attn_out, masks, dq, dk, dqkv, scratch);
+    ring_backward(a, d_attn_out, attn_out, masks, dq, dk, dqkv, scratch);
 }
 
 }  // namespace maestro::parallel

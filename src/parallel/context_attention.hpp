@@ -11,7 +11,7 @@
 #include <span>
 
 #include "backend/arena.hpp"
-#include "parallel/sequences.hpp"
+#include "parallel/context_masks.hpp"
 
 namespace maestro::parallel {
 
@@ -44,23 +44,23 @@ public:
     /// attn_out[T, H D] from q[T, H D], k[T, K D] and the values in the last K D columns of
     /// qkv[T, (H + 2 K) D]. Collective over cp.
     void forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,
-                 const Sequences& sequences, const Tensor& attn_out, backend::Arena& scratch) const;
+                 const ContextMasks& masks, const Tensor& attn_out, backend::Arena& scratch) const;
     /// Writes dq[T, H D], dk[T, K D] and the last K D columns of dqkv[T, (H + 2 K) D], from d_attn_out[T, H
     /// D] and forward()'s attn_out. Collective over cp.
     void backward(const AttentionActivations& a, const Tensor& d_attn_out, const Tensor& attn_out,
-                  const Sequences& sequences, const Tensor& dq, const Tensor& dk, const Tensor& dqkv,
+                  const ContextMasks& masks, const Tensor& dq, const Tensor& dk, const Tensor& dqkv,
                   backend::Arena& scratch) const;
 
 private:
     // ring_attention.cpp
-    void ring_forward(const AttentionActivations& a, const Sequences& sequences, const Tensor& attn_out,
+    void ring_forward(const AttentionActivations& a, const ContextMasks& masks, const Tensor& attn_out,
                       backend::Arena& scratch) const;
     void ring_backward(const AttentionActivations& a, const Tensor& d_attn_out, const Tensor& attn_out,
-                       const Sequences& sequences, const Tensor& dq, const Tensor& dk, const Tensor& dqkv,
+                       const ContextMasks& masks, const Tensor& dq, const Tensor& dk, const Tensor& dqkv,
                        backend::Arena& scratch) const;
     /// Copies the keys and values of this slice's ring rows to packed[2 n, K D]: n rows of keys, then n of
     /// values.
-    void pack_kv(const AttentionActivations& a, const Sequences& sequences, const Tensor& packed) const;
+    void pack_kv(const AttentionActivations& a, const ContextMasks& masks, const Tensor& packed) const;
     /// Whether a micro-batch without cut sequences allocates a ring's scratch memory all the same. On the
     /// meta backend it does: memory is planned for one micro-batch, and another one of no more rows may be
     /// cut.
@@ -74,8 +74,8 @@ private:
     AttentionActivations ulysses_allocate(const Sequences& sequences, std::int64_t heads,
                                           std::int64_t kv_heads, backend::Arena& saved) const;
     void ulysses_forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,
-                         const Sequences& sequences, const Tensor& attn_out, backend::Arena& scratch) const;
-    void ulysses_backward(const AttentionActivations& a, const Tensor& d_attn_out, const Sequences& sequences,
+                         const ContextMasks& masks, const Tensor& attn_out, backend::Arena& scratch) const;
+    void ulysses_backward(const AttentionActivations& a, const Tensor& d_attn_out, const ContextMasks& masks,
                           const Tensor& dq, const Tensor& dk, const Tensor& dqkv,
                           backend::Arena& scratch) const;
 

@@ -17,11 +17,11 @@ namespace {
 /// rows of the slice, as if all of them travelled, because another micro-batch of no more rows may be cut
 /// otherwise.
 struct KvRingBuffer {
-    KvRingBuffer(const backend::Backend& backend, const Sequences& sequences, DType type,
-                 std::int64_t columns, backend::Arena& scratch)
-        : rows(sequences.ring_row_counts) {
+    KvRingBuffer(const backend::Backend& backend, const ContextMasks& masks, std::int64_t slice_rows,
+                 DType type, std::int64_t columns, backend::Arena& scratch)
+        : rows(masks.ring_row_counts) {
         std::int64_t max_rows = 2 * *std::max_element(rows.begin(), rows.end());
-        if (!backend.computes()) max_rows = std::max(max_rows, 2 * sequences.rows);
+        if (!backend.computes()) max_rows = std::max(max_rows, 2 * slice_rows);
         buffer[0] = scratch.allocate(type, {max_rows, columns});
         buffer[1] = scratch.allocate(type, {max_rows, columns});
     }
@@ -42,9 +42,9 @@ struct RingOrder {
 /// their type: the accumulation type, so that the result is rounded once, as without a ring, or what a fused
 /// operation writes.
 struct RingForward {
-    RingForward(const backend::Backend& backend, const AttentionActivations& a, const Sequences& sequences,
+    RingForward(const backend::Backend& backend, const AttentionActivations& a, const ContextMasks& masks,
                 const Tensor& attn_out, DType type, DType statistics, DType partial, backend::Arena& scratch)
-        : kv(backend, sequences, type, a.k.columns(), scratch),
+        : kv(backend, masks, a.q.dim(0), type, a.k.columns(), scratch),
           out(type == statistics ? attn_out
                                  : scratch.allocate(statistics, {attn_out.dim(0), attn_out.columns()})),
           partial_out(scratch.allocate(partial, {attn_out.dim(0), attn_out.columns()})),
@@ -56,10 +56,10 @@ struct RingForward {
 /// Scratch memory of the backward pass. The gradients of the exchanged keys and values follow them one step
 /// behind, in the accumulation type: each rank adds its part. `partial` as in the forward pass.
 struct RingBackward {
-    RingBackward(const backend::Backend& backend, const Sequences& sequences, const Tensor& dq,
+    RingBackward(const backend::Backend& backend, const ContextMasks& masks, const Tensor& dq,
                  const Tensor& dk, DType type, DType statistics, DType partial, backend::Arena& scratch)
-        : kv(backend, sequences, type, dk.columns(), scratch),
-          d_kv(backend, sequences, statistics, dk.columns(), scratch),
+        : kv(backend, masks, dq.dim(0), type, dk.columns(), scratch),
+          d_kv(backend, masks, dq.dim(0), statistics, dk.columns(), scratch),
           dq_sum(scratch.allocate(statistics, {dq.dim(0), dq.columns()})),
           dq_partial(scratch.allocate(partial, {dq.dim(0), dq.columns()})),
           dk_sum(scratch.allocate(statistics, {dk.dim(0), dk.columns()})),
@@ -72,45 +72,42 @@ struct RingBackward {
 
 }  // namespace
 
-void ContextAttention::pack_kv(const AttentionActivations& a, const Sequences& sequences,
+void ContextAttention::pack_kv(const AttentionActivations& a, const ContextMasks& masks,
                                const Tensor& packed) const {
     const std::int64_t rows = packed.dim(0) / 2, columns = a.k.columns();
-    ops::copy_columns(backend_, {a.k, 0, sequences.device_ring_rows}, {packed.slice(0, rows), 0}, columns);
-    ops::copy_columns(backend_, {a.values, a.values.columns() - columns, sequences.device_ring_rows},
+    ops::copy_columns(backend_, {a.k, 0, masks.device_ring_rows}, {packed.slice(0, rows), 0}, columns);
+    ops::copy_columns(backend_, {a.values, a.values.columns() - columns, masks.device_ring_rows},
                       {packed.slice(rows, 2 * rows), 0}, columns);
 }
 
-void ContextAttention::ring_forward(const AttentionActivations& a, const Sequences& sequences,
+void ContextAttention::ring_forward(const AttentionActivations& a, const ContextMasks& masks,
                                     const Tensor& attn_out, backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
-    if (!sequences.has_ring_rows()) {
+    if (!masks.has_ring_rows()) {
         if (reserves_ring_scratch())
-            RingForward(backend_, a, sequences, attn_out, type_, statistics_, partial_type(), scratch);
-        ops::attention(backend_, a.q, a.k, a.values, sequences.mask, attn_out, a.lse, scratch,
-                       &sequences.tables);
+            RingForward(backend_, a, masks, attn_out, type_, statistics_, partial_type(), scratch);
+        ops::attention(backend_, a.q, a.k, a.values, masks.mask, attn_out, a.lse, scratch, &masks.tables);
         return;
     }
     collective::ProcessGroup& cp = mesh_->cp();
     const RingOrder order{cp.rank(), cp.size()};
-    const RingForward buffers(backend_, a, sequences, attn_out, type_, statistics_, partial_type(), scratch);
+    const RingForward buffers(backend_, a, masks, attn_out, type_, statistics_, partial_type(), scratch);
     const auto& [kv, out, partial_out, partial_lse] = buffers;
     const auto kv_at = [&, &ring = kv](int step) { return ring.at(step, order.slice(step)); };
-    pack_kv(a, sequences, kv_at(0));
+    pack_kv(a, masks, kv_at(0));
     // The transfer for step s + 1 is started before attention runs over the keys of step s, so that
     // communication overlaps with computation.
     auto shift = cp.start_shift(backend_, kv_at(0), kv_at(1), 1);
     const Tensor& local_out = partial_type() == statistics_ ? out : partial_out;
-    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, local_out, a.lse, scratch,
-                   &sequences.tables);
+    ops::attention(backend_, a.q, a.k, a.values, masks.mask, local_out, a.lse, scratch, &masks.tables);
     if (local_out.data != out.data) ops::convert(backend_, local_out, out);
     for (int step = 1; step < order.slices; ++step) {
         cp.wait(shift);
         if (step + 1 < order.slices) shift = cp.start_shift(backend_, kv_at(step), kv_at(step + 1), 1);
-        const std::int64_t rows = sequences.ring_row_counts[order.slice(step)];
+        const std::int64_t rows = masks.ring_row_counts[order.slice(step)];
         if (rows == 0) continue;  // that slice has no cut sequence
         ops::attention(backend_, a.q, kv_at(step).slice(0, rows), kv_at(step).slice(rows, 2 * rows),
-                       sequences.ring_masks[order.slice(step)], partial_out, partial_lse, scratch,
-                       &sequences.tables);
+                       masks.ring_masks[order.slice(step)], partial_out, partial_lse, scratch, &masks.tables);
         ops::join_attention(backend_, partial_out, partial_lse, out, a.lse);
     }
     // In bf16 the one rounding of the result; in f32 and f64 the joins have worked in attn_out itself.
@@ -118,29 +115,29 @@ void ContextAttention::ring_forward(const AttentionActivations& a, const Sequenc
 }
 
 void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor& d_attn_out,
-                                     const Tensor& attn_out, const Sequences& sequences, const Tensor& dq,
+                                     const Tensor& attn_out, const ContextMasks& masks, const Tensor& dq,
                                      const Tensor& dk, const Tensor& dqkv, backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
-    if (!sequences.has_ring_rows()) {
+    if (!masks.has_ring_rows()) {
         if (reserves_ring_scratch())
-            RingBackward(backend_, sequences, dq, dk, type_, statistics_, partial_type(), scratch);
-        ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask, dq,
-                                dk, dqkv, scratch, &sequences.tables);
+            RingBackward(backend_, masks, dq, dk, type_, statistics_, partial_type(), scratch);
+        ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, masks.mask, dq, dk,
+                                dqkv, scratch, &masks.tables);
         return;
     }
     collective::ProcessGroup& cp = mesh_->cp();
     const RingOrder order{cp.rank(), cp.size()};
     const std::int64_t columns = a.k.columns();
-    const RingBackward buffers(backend_, sequences, dq, dk, type_, statistics_, partial_type(), scratch);
+    const RingBackward buffers(backend_, masks, dq, dk, type_, statistics_, partial_type(), scratch);
     const auto& [kv, d_kv, dq_sum, dq_partial, dk_sum, dv_sum, d_kv_partial, dv_local] = buffers;
     const auto kv_at = [&, &ring = kv](int step) { return ring.at(step, order.slice(step)); };
-    pack_kv(a, sequences, kv_at(0));
+    pack_kv(a, masks, kv_at(0));
     auto kv_shift = cp.start_shift(backend_, kv_at(0), kv_at(1), 1);
     // lse and attn_out are those over all keys, so the gradients of the parts of a ring simply add up.
     const bool summed = partial_type() == statistics_;
     const Tensor &dq_local = summed ? dq_sum : dq_partial, &dk_local = summed ? dk_sum : dk;
-    ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask,
-                            dq_local, dk_local, dv_local, scratch, &sequences.tables);
+    ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, masks.mask, dq_local,
+                            dk_local, dv_local, scratch, &masks.tables);
     if (!summed) {
         ops::convert(backend_, dq_local, dq_sum);
         ops::convert(backend_, dk_local, dk_sum);
@@ -153,13 +150,13 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
     for (int step = 1; step < order.slices; ++step) {
         cp.wait(kv_shift);
         if (step + 1 < order.slices) kv_shift = cp.start_shift(backend_, kv_at(step), kv_at(step + 1), 1);
-        const std::int64_t rows = sequences.ring_row_counts[order.slice(step)];
+        const std::int64_t rows = masks.ring_row_counts[order.slice(step)];
         const Tensor partial = d_kv_partial.slice(0, 2 * rows), sum = d_kv.at(step, order.slice(step));
         if (rows > 0) {
-            ops::attention_backward(
-                backend_, d_attn_out, attn_out, a.q, kv_at(step).slice(0, rows),
-                kv_at(step).slice(rows, 2 * rows), a.lse, sequences.ring_masks[order.slice(step)], dq_partial,
-                partial.slice(0, rows), partial.slice(rows, 2 * rows), scratch, &sequences.tables);
+            ops::attention_backward(backend_, d_attn_out, attn_out, a.q, kv_at(step).slice(0, rows),
+                                    kv_at(step).slice(rows, 2 * rows), a.lse,
+                                    masks.ring_masks[order.slice(step)], dq_partial, partial.slice(0, rows),
+                                    partial.slice(rows, 2 * rows), scratch, &masks.tables);
             ops::add(backend_, dq_partial, dq_sum);
         }
         if (step > 1) {
@@ -173,10 +170,10 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
     cp.wait(d_kv_shift);
     // After a full turn the sums are back at the rank that owns the keys, which adds what it computed itself.
     const Tensor received = d_kv.at(order.slices, order.rank);
-    const std::int64_t rows = sequences.ring_row_counts[order.rank];
-    ops::copy_columns(backend_, {received.slice(0, rows), 0}, {dk_sum, 0, sequences.device_ring_rows},
-                      columns, true);
-    ops::copy_columns(backend_, {received.slice(rows, 2 * rows), 0}, {dv_sum, 0, sequences.device_ring_rows},
+    const std::int64_t rows = masks.ring_row_counts[order.rank];
+    ops::copy_columns(backend_, {received.slice(0, rows), 0}, {dk_sum, 0, masks.device_ring_rows}, columns,
+                      true);
+    ops::copy_columns(backend_, {received.slice(rows, 2 * rows), 0}, {dv_sum, 0, masks.device_ring_rows},
                       columns, true);
     ops::convert(backend_, dq_sum, dq);
     ops::convert(backend_, dk_sum, dk);

@@ -15,11 +15,11 @@ namespace {
 /// The sizes of the exchange. With fewer KV heads than cp ranks, consecutive ranks receive copies of the same
 /// KV head.
 struct HeadExchange {
-    HeadExchange(const Sequences& sequences, int cp, std::int64_t query_columns, std::int64_t kv_head_count,
-                 std::int64_t dim)
+    HeadExchange(std::int64_t slice_rows, std::int64_t row_count, int cp, std::int64_t query_columns,
+                 std::int64_t kv_head_count, std::int64_t dim)
         : ranks(cp),
-          rows(sequences.rows),
-          all_rows(sequences.partition.rows()),
+          rows(slice_rows),
+          all_rows(row_count),
           q_columns(query_columns / cp),
           kv_columns(std::max<std::int64_t>(kv_head_count / cp, 1) * dim),
           rows_by_rank(static_cast<std::size_t>(cp), rows),
@@ -43,7 +43,8 @@ struct HeadExchange {
 
 AttentionActivations ContextAttention::ulysses_allocate(const Sequences& sequences, std::int64_t heads,
                                                         std::int64_t kv_heads, backend::Arena& saved) const {
-    const HeadExchange e(sequences, mesh_->degrees().cp, heads * head_dim_, kv_heads, head_dim_);
+    const HeadExchange e(sequences.rows, sequences.partition.rows(), mesh_->degrees().cp, heads * head_dim_,
+                         kv_heads, head_dim_);
     AttentionActivations a;
     a.q = saved.allocate(type_, {e.all_rows, e.q_columns});
     a.k = saved.allocate(type_, {e.all_rows, e.kv_columns});
@@ -56,13 +57,13 @@ AttentionActivations ContextAttention::ulysses_allocate(const Sequences& sequenc
 }
 
 void ContextAttention::ulysses_forward(AttentionActivations& a, const Tensor& q, const Tensor& k,
-                                       const Tensor& qkv, const Sequences& sequences, const Tensor& attn_out,
+                                       const Tensor& qkv, const ContextMasks& masks, const Tensor& attn_out,
                                        backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     collective::ProcessGroup& cp = mesh_->cp();
-    const HeadExchange e(sequences, cp.size(), q.columns(), k.columns() / head_dim_, head_dim_);
+    const HeadExchange e(q.dim(0), a.q.dim(0), cp.size(), q.columns(), k.columns() / head_dim_, head_dim_);
     const std::int64_t q_columns = e.q_columns, kv_columns = e.kv_columns;
-    const Tensor& packed_rows = sequences.device_packed_rows;
+    const Tensor& packed_rows = masks.device_packed_rows;
     // Queries, keys and values of a row lie side by side, so that one all-to-all carries all three.
     const Tensor send = scratch.allocate(type_, {e.ranks * e.rows, q_columns + 2 * kv_columns}),
                  received = scratch.allocate(type_, {e.all_rows, q_columns + 2 * kv_columns});
@@ -74,46 +75,46 @@ void ContextAttention::ulysses_forward(AttentionActivations& a, const Tensor& q,
         ops::copy_columns(backend_, {qkv, qkv.columns() - k.columns() + kv_column},
                           {part, q_columns + kv_columns}, kv_columns);
     }
-    cp.all_to_all(backend_, send, e.rows_by_rank, received, sequences.slice_rows);
+    cp.all_to_all(backend_, send, e.rows_by_rank, received, masks.slice_rows);
     // What arrives is ordered by slice. Attention wants the rows of a sequence together, in packed order.
     ops::copy_columns(backend_, {received, 0}, {a.q, 0, packed_rows}, q_columns);
     ops::copy_columns(backend_, {received, q_columns}, {a.k, 0, packed_rows}, kv_columns);
     ops::copy_columns(backend_, {received, q_columns + kv_columns}, {a.values, 0, packed_rows}, kv_columns);
-    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, a.out, a.lse, scratch, &sequences.tables);
+    ops::attention(backend_, a.q, a.k, a.values, masks.mask, a.out, a.lse, scratch, &masks.tables);
     const Tensor by_slice = scratch.allocate(type_, {e.all_rows, q_columns}),
                  by_heads = scratch.allocate(type_, {e.ranks * e.rows, q_columns});
     ops::gather_rows(backend_, a.out, packed_rows, by_slice);
-    cp.all_to_all(backend_, by_slice, sequences.slice_rows, by_heads, e.rows_by_rank);
+    cp.all_to_all(backend_, by_slice, masks.slice_rows, by_heads, e.rows_by_rank);
     for (int from = 0; from < e.ranks; ++from)
         ops::copy_columns(backend_, {e.part(by_heads, from), 0}, {attn_out, from * q_columns}, q_columns);
 }
 
 void ContextAttention::ulysses_backward(const AttentionActivations& a, const Tensor& d_attn_out,
-                                        const Sequences& sequences, const Tensor& dq, const Tensor& dk,
+                                        const ContextMasks& masks, const Tensor& dq, const Tensor& dk,
                                         const Tensor& dqkv, backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     collective::ProcessGroup& cp = mesh_->cp();
-    const HeadExchange e(sequences, cp.size(), dq.columns(), dk.columns() / head_dim_, head_dim_);
+    const HeadExchange e(dq.dim(0), a.q.dim(0), cp.size(), dq.columns(), dk.columns() / head_dim_, head_dim_);
     const std::int64_t q_columns = e.q_columns, kv_columns = e.kv_columns;
-    const Tensor& packed_rows = sequences.device_packed_rows;
+    const Tensor& packed_rows = masks.device_packed_rows;
     const Tensor send = scratch.allocate(type_, {e.ranks * e.rows, q_columns}),
                  received = scratch.allocate(type_, {e.all_rows, q_columns}),
                  d_out = scratch.allocate(type_, {e.all_rows, q_columns});
     for (int to = 0; to < e.ranks; ++to)
         ops::copy_columns(backend_, {d_attn_out, to * q_columns}, {e.part(send, to), 0}, q_columns);
-    cp.all_to_all(backend_, send, e.rows_by_rank, received, sequences.slice_rows);
+    cp.all_to_all(backend_, send, e.rows_by_rank, received, masks.slice_rows);
     ops::scatter_rows(backend_, received, packed_rows, d_out);
     // The received rows have been copied to d_out, so their memory serves for the gradient of the queries.
     const Tensor d_q = received, d_k = scratch.allocate(type_, {e.all_rows, kv_columns}),
                  d_values = scratch.allocate(type_, {e.all_rows, kv_columns});
-    ops::attention_backward(backend_, d_out, a.out, a.q, a.k, a.values, a.lse, sequences.mask, d_q, d_k,
-                            d_values, scratch, &sequences.tables);
+    ops::attention_backward(backend_, d_out, a.out, a.q, a.k, a.values, a.lse, masks.mask, d_q, d_k, d_values,
+                            scratch, &masks.tables);
     const Tensor by_slice = scratch.allocate(type_, {e.all_rows, q_columns + 2 * kv_columns}),
                  by_heads = scratch.allocate(type_, {e.ranks * e.rows, q_columns + 2 * kv_columns});
     ops::copy_columns(backend_, {d_q, 0, packed_rows}, {by_slice, 0}, q_columns);
     ops::copy_columns(backend_, {d_k, 0, packed_rows}, {by_slice, q_columns}, kv_columns);
     ops::copy_columns(backend_, {d_values, 0, packed_rows}, {by_slice, q_columns + kv_columns}, kv_columns);
-    cp.all_to_all(backend_, by_slice, sequences.slice_rows, by_heads, e.rows_by_rank);
+    cp.all_to_all(backend_, by_slice, masks.slice_rows, by_heads, e.rows_by_rank);
     // Ranks that hold copies of one KV head each return the gradient from their own queries. The first of
     // them overwrites the columns and the others add to them, in the order of ranks.
     std::int64_t written_columns = 0;

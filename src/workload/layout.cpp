@@ -47,7 +47,7 @@ parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage) {
     parallel::MeshShape shape{.dp = s.layout.dp,
                               .degrees = degrees_of(s),
                               .context_kind = s.layout.cp_kind,
-                              .kv_heads = model.kv_heads,
+                              .kv_heads = model.kv_heads(),
                               .trainable = s.train,
                               .has_experts = model.experts.count > 0,
                               .experts = {s.layout.ep, s.layout.etp}};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.hpp"
@@ -95,6 +96,20 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
     return scenario;
 }
 
+model::AttentionForm attention_of(const config::Model& m) {
+    return {.heads = static_cast<int>(m.heads),
+            .kv_heads = static_cast<int>(m.kv_heads),
+            .head_dim = static_cast<int>(m.head_dim),
+            .rope_theta = m.rope_theta,
+            .rope_scaling = {.factor = m.rope_factor,
+                             .low_frequency_factor = m.rope_low_frequency_factor,
+                             .high_frequency_factor = m.rope_high_frequency_factor,
+                             .original_length = m.rope_original_length},
+            .rope_sections = m.rope_sections.empty()
+                                 ? std::array<int, 3>{}
+                                 : std::array{m.rope_sections[0], m.rope_sections[1], m.rope_sections[2]}};
+}
+
 }  // namespace
 
 model::ModelSpec spec_of(const config::Model& m) {
@@ -109,19 +124,9 @@ model::ModelSpec spec_of(const config::Model& m) {
             .vision_form = of_family->vision,
             .layers = static_cast<int>(m.layers),
             .width = static_cast<int>(m.width),
-            .heads = static_cast<int>(m.heads),
-            .kv_heads = static_cast<int>(m.kv_heads),
-            .head_dim = static_cast<int>(m.head_dim),
+            .mixers = {attention_of(m)},
             .mlp = static_cast<int>(m.mlp),
             .vocabulary = static_cast<int>(m.vocabulary),
-            .rope_theta = m.rope_theta,
-            .rope_scaling = {.factor = m.rope_factor,
-                             .low_frequency_factor = m.rope_low_frequency_factor,
-                             .high_frequency_factor = m.rope_high_frequency_factor,
-                             .original_length = m.rope_original_length},
-            .rope_sections = m.rope_sections.empty()
-                                 ? std::array<int, 3>{}
-                                 : std::array{m.rope_sections[0], m.rope_sections[1], m.rope_sections[2]},
             .norm_eps = m.norm_eps,
             .tie_embeddings = m.tie_embeddings,
             .experts = {.count = static_cast<int>(m.experts),

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "model/kind.hpp"
 #include "workload/models.hpp"
@@ -19,17 +21,29 @@ std::string section_key(const graph::Section& section, const char* key) {
     return fmt::format("section.{}.{}", section.name, key);
 }
 
-bool divides_either_way(int a, int b) {
-    return a % b == 0 || b % a == 0;
+/// Returns the first text that `ask` has about a mixer of the model, or an empty one.
+template <class Ask>
+std::string first_of_mixers(const model::ModelSpec& m, const Ask& ask) {
+    for (const model::MixerForm& form : m.mixers)
+        if (std::string text = std::visit(ask, form); !text.empty()) return text;
+    return {};
 }
 
-/// The next smaller and the next larger degree that `works` accepts, of those up to `heads`: "2 or 4".
+/// The most ranks that can split all mixers of a model.
+int most_ranks(const model::ModelSpec& m) {
+    int most = std::numeric_limits<int>::max();
+    for (const model::MixerForm& form : m.mixers)
+        most = std::min(most, std::visit([](const auto& of) { return of.most_ranks(); }, form));
+    return most;
+}
+
+/// The next smaller and the next larger degree that `works` accepts, of those up to `most`: "2 or 4".
 template <class Works>
-std::string nearest_degrees(int degree, int heads, const Works& works) {
+std::string nearest_degrees(int degree, int most, const Works& works) {
     std::vector<int> near;
-    for (int d = std::min(degree, heads); d >= 1 && near.empty(); --d)
+    for (int d = std::min(degree, most); d >= 1 && near.empty(); --d)
         if (works(d)) near.push_back(d);
-    for (int d = degree + 1; d <= heads; ++d)
+    for (int d = degree + 1; d <= most; ++d)
         if (works(d)) {
             near.push_back(d);
             break;
@@ -37,21 +51,19 @@ std::string nearest_degrees(int degree, int heads, const Works& works) {
     return fmt::format("{}", fmt::join(near, " or "));
 }
 
-/// tp ranks divide the heads, and each holds whole key heads or shares one with its neighbours. Returns
-/// whether the heads allow the degree.
+/// tp ranks split every mixer. Returns whether they can.
 bool check_tp(const graph::Section& section, const model::ModelSpec& m,
               std::vector<graph::Refusal>& refusals) {
     const std::string key = section_key(section, "layout.tp");
     const int tp = section.layout.tp;
-    const auto shares_heads = [&](int degree) {
-        return m.heads % degree == 0 && divides_either_way(m.kv_heads, degree);
+    const auto not_split_by = [&](int degree) {
+        return first_of_mixers(m, [&](const auto& form) { return form.not_split_by(degree); });
     };
-    if (!shares_heads(tp)) {
-        const bool queries = m.heads % tp != 0;
+    if (const std::string what = not_split_by(tp); !what.empty()) {
+        const auto works = [&](int degree) { return not_split_by(degree).empty(); };
         refusals.push_back(
-            {key, fmt::format("{} ranks cannot split the {} {} of model.{} evenly; the nearest that can: {}",
-                              tp, queries ? m.heads : m.kv_heads, queries ? "heads" : "kv_heads", m.name,
-                              nearest_degrees(tp, m.heads, shares_heads))});
+            {key, fmt::format("{} ranks cannot split the {} of model.{} evenly; the nearest that can: {}", tp,
+                              what, m.name, nearest_degrees(tp, most_ranks(m), works))});
         return false;
     }
     const bool dense = m.experts.count == 0 || m.experts.dense_layers > 0;
@@ -66,21 +78,23 @@ bool check_tp(const graph::Section& section, const model::ModelSpec& m,
     return true;
 }
 
-/// With all-to-all, cp ranks divide the heads that tp leaves.
+/// With all-to-all, cp ranks split what tp leaves of every mixer.
 void check_cp(const graph::Section& section, const model::ModelSpec& m,
               std::vector<graph::Refusal>& refusals) {
     const graph::Layout& l = section.layout;
     if (l.cp_kind != ContextKind::all_to_all) return;
-    const int heads = m.heads / l.tp, kv_heads = std::max(m.kv_heads / l.tp, 1);
-    const auto works = [&](int cp) { return heads % cp == 0 && divides_either_way(kv_heads, cp); };
-    if (works(l.cp)) return;
+    const auto not_split_by = [&](int cp) {
+        return first_of_mixers(m, [&](const auto& form) { return form.not_split_by(l.tp, cp); });
+    };
+    const std::string what = not_split_by(l.cp);
+    if (what.empty()) return;
+    const auto works = [&](int cp) { return not_split_by(cp).empty(); };
     refusals.push_back(
         {section_key(section, "layout.cp"),
-         fmt::format(
-             "with cp_kind = \"all-to-all\" {} ranks split the {} heads and {} kv_heads that tp = {} leaves "
-             "of model.{}, which is not possible evenly; the nearest that can: {}; or cp_kind = "
-             "\"ring\", which allows any",
-             l.cp, heads, kv_heads, l.tp, m.name, nearest_degrees(l.cp, m.heads, works))});
+         fmt::format("with cp_kind = \"all-to-all\" {} ranks split the {} that tp = {} leaves of model.{}, "
+                     "which is not possible evenly; the nearest that can: {}; or cp_kind = \"ring\", which "
+                     "allows any",
+                     l.cp, what, l.tp, m.name, nearest_degrees(l.cp, most_ranks(m), works))});
 }
 
 /// A section has at most kMaxStages stages, `layout.stages` lists each of them, and only a pipeline has

@@ -54,7 +54,7 @@ void run(const comm::Communicator& world, const ModelSpec& spec, const Role& rol
     model::test::Pipeline part(*backend, spec, role, {spec.layers}, [&] {
         const MeshShape shape{.dp = replicas,
                               .degrees = layout.degrees,
-                              .kv_heads = spec.kv_heads,
+                              .kv_heads = spec.kv_heads(),
                               .has_experts = true,
                               .experts = layout.experts};
         return make_mesh(world, *backend, shape, role.section);
@@ -121,8 +121,9 @@ int main(int argc, char** argv) {
                     for (int cp = 1; cp <= of_replica; ++cp)
                         for (int sharing = 2 * of_replica; sharing <= ranks; sharing += of_replica)
                             for (int etp = 1; etp <= sharing; ++etp) {
-                                const int tp = of_replica / cp, ep = sharing / etp;
-                                if (ranks % sharing != 0 || of_replica % cp != 0 || spec.heads % tp != 0 ||
+                                const int tp = of_replica / cp, ep = sharing / etp,
+                                          heads = model::test::attention_of(spec).heads;
+                                if (ranks % sharing != 0 || of_replica % cp != 0 || heads % tp != 0 ||
                                     sharing % etp != 0 || 12 % ep != 0 || 12 % etp != 0)
                                     continue;
                                 run(world, spec, role, {{cp, tp}, {ep, etp}});

@@ -135,7 +135,7 @@ public:
                                {.dp = layout.dp,
                                 .degrees = degrees,
                                 .context_kind = layout.kind,
-                                .kv_heads = spec.kv_heads,
+                                .kv_heads = spec.kv_heads(),
                                 .has_experts = spec.experts.count > 0,
                                 .experts = layout.experts},
                                role.section);

@@ -1,8 +1,10 @@
 // Both jobs of the unit tests, with each section on all ranks of the world as one replica. Losses and all
 // gradients, in double, must equal those of the same sections on one rank, which the unit tests compare with
 // PyTorch. What every rank has sent to its mesh must equal what the same code counts on a meta mesh.
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <variant>
 
 #include "base/check.hpp"
 #include "mpi/compare_gradients.hpp"
@@ -44,7 +46,7 @@ struct Sharded : model::test::Pipeline {
               const bool has_experts = spec.experts.count > 0;
               const MeshShape shape{.degrees = layout.degrees,
                                     .context_kind = layout.kind,
-                                    .kv_heads = spec.kv_heads,
+                                    .kv_heads = spec.kv_heads(),
                                     .has_experts = has_experts,
                                     .experts = has_experts ? layout.experts : ExpertDegrees{}};
               return make_mesh(world, b, shape, role.section, nullptr, collective::Sums::automatic,
@@ -176,11 +178,12 @@ std::vector<std::int32_t> local_output_rows(const Rows& rows, bool pictures, con
 }
 
 bool fits(const ModelSpec& spec, const Layout& layout) {
-    const auto [cp, tp] = layout.degrees;
-    const auto divides = [](int a, int b) { return a % b == 0 || b % a == 0; };
-    if (spec.heads % tp != 0 || !divides(spec.kv_heads, tp)) return false;
-    return layout.kind == ContextKind::ring ||
-           (spec.heads / tp % cp == 0 && divides(std::max(spec.kv_heads / tp, 1), cp));
+    const Degrees degrees = layout.degrees;
+    return std::all_of(spec.mixers.begin(), spec.mixers.end(), [&](const model::MixerForm& mixer) {
+        const auto& form = std::get<model::AttentionForm>(mixer);
+        return form.not_split_by(degrees.tp).empty() &&
+               (layout.kind == ContextKind::ring || form.not_split_by(degrees.tp, degrees.cp).empty());
+    });
 }
 
 /// Runs both sections in the layouts `up` and `down`, whole or in stages of so many layers, and compares them
@@ -287,8 +290,8 @@ int main(int argc, char** argv) {
         // Each stage would add its part of a tied gradient.
         const auto untied = [](ModelSpec& spec) { spec.tie_embeddings = false; };
         const auto uneven = [](ModelSpec& spec) {  // heads are divisible by three, the other sizes by nothing
-            spec.heads = 6;
-            spec.kv_heads = 3;
+            model::test::attention_of(spec).heads = 6;
+            model::test::attention_of(spec).kv_heads = 3;
             spec.vocabulary = spec.vocabulary > 0 ? 41 : 0;
             spec.mlp = 25;
         };
@@ -322,7 +325,8 @@ int main(int argc, char** argv) {
         for (const Case& c :
              {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
               Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
-              Case{model::test::use_other_forms}, Case{{}, Recompute::cheap, {2}, TpOverlap::always},
+              Case{model::test::use_other_forms}, Case{model::test::use_two_mixers, Recompute::cheap},
+              Case{{}, Recompute::cheap, {2}, TpOverlap::always},
               Case{uneven, Recompute::none, {2}, TpOverlap::always}, Case{use_experts},
               Case{use_experts, Recompute::cheap}, Case{sigmoid_experts, Recompute::layer},
               Case{sigmoid_experts_by_loss, Recompute::none, {1, 1}},

@@ -19,7 +19,7 @@ public:
     /// From now on, until answer(), the stage's task runs one sample, whose prompt is recorded.
     void record() { language_.record(&sequence_); }
     /// Rows before the first target of the sample that has run.
-    std::int64_t prompt_rows() const { return sequence_.cache.length(); }
+    std::int64_t prompt_rows() const { return sequence_.layers.length(); }
     /// Returns the tokens that follow the prompt, each the most likely one: up to the first that is one of
     /// `ends`, or `most` of them. Calls `before_token` before each but the first. Collective over the
     /// replica.

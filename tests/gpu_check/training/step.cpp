@@ -27,9 +27,8 @@ model::ModelSpec spec_of(bool small) {
             .name = "language",
             .layers = small ? 1 : 3,
             .width = small ? 64 : 256,
-            .heads = small ? 2 : 4,
-            .kv_heads = small ? 1 : 2,
-            .head_dim = small ? 32 : 64,
+            .mixers = {model::AttentionForm{
+                .heads = small ? 2 : 4, .kv_heads = small ? 1 : 2, .head_dim = small ? 32 : 64}},
             .mlp = small ? 96 : 512,
             .vocabulary = small ? 96 : 2048};
 }

@@ -36,18 +36,18 @@ TEST_P(Decoding, GivesWhatTheWholeModelPredictsForTheGrowingSequence) {
     EXPECT_GE(tokens.size(), 5u) << "the answers repeat few tokens: rows could be mixed up unnoticed";
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Decoding,
-                         testing::Values(Form{"Qwen3", {}}, Form{"OtherForms", use_other_forms},
-                                         Form{"Untied",
-                                              [](ModelSpec& spec) { spec.tie_embeddings = false; }}),
-                         [](const auto& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, Decoding,
+    testing::Values(Form{"Qwen3", {}}, Form{"OtherForms", use_other_forms}, Form{"TwoMixers", use_two_mixers},
+                    Form{"Untied", [](ModelSpec& spec) { spec.tie_embeddings = false; }}),
+    [](const auto& each) { return each.param.name; });
 
 TEST(DecodingMemory, IsThePlannedOne) {
     const auto backend = testing_support::make_device(2);
     AnsweringModel model(*backend, DType::f32);
     const Question question{{1, 2, 8}};
     model.decode(question, AnsweringModel::kRows - question.tokens.size() + 1);
-    EXPECT_EQ(model.sequence().cache.length(), AnsweringModel::kRows);
+    EXPECT_EQ(model.sequence().layers.length(), AnsweringModel::kRows);
     EXPECT_EQ(model.used(), model.planned());
     // Another row would not fit.
     EXPECT_THROW(model.decode(question, AnsweringModel::kRows), Error);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "model/module.hpp"
@@ -24,12 +25,9 @@ inline ModelSpec language_spec(int width, int mlp, bool tied = true) {
             .name = "language",
             .layers = 2,
             .width = width,
-            .heads = 4,
-            .kv_heads = 2,
-            .head_dim = 8,
+            .mixers = {AttentionForm{.heads = 4, .kv_heads = 2, .head_dim = 8, .rope_theta = 10000}},
             .mlp = mlp,
             .vocabulary = 40,
-            .rope_theta = 10000,
             .tie_embeddings = tied};
 }
 
@@ -38,14 +36,25 @@ inline ModelSpec vision_spec() {
             .name = "vision",
             .layers = 2,
             .width = 16,
-            .heads = 4,
-            .kv_heads = 2,
-            .head_dim = 8,
+            .mixers = {AttentionForm{.heads = 4, .kv_heads = 2, .head_dim = 8, .rope_theta = 100}},
             .mlp = 24,
-            .rope_theta = 100,
             .patch = 2,
             .merge = 2,
             .channels = 3};
+}
+
+/// The form of the layers of a model that has one.
+inline AttentionForm& attention_of(ModelSpec& spec) {
+    return std::get<AttentionForm>(spec.mixers.front());
+}
+
+/// Layers of two forms by turns: the second has fewer heads, which turn faster.
+inline void use_two_mixers(ModelSpec& spec) {
+    AttentionForm second = attention_of(spec);
+    second.heads = 2;
+    second.rope_theta = 10;
+    spec.mixers.push_back(second);
+    for (int layer = 0; layer < spec.layers; ++layer) spec.mixer_of_layer.push_back(layer % 2);
 }
 
 /// The data that the view of a sample refers to.

@@ -20,7 +20,7 @@ TEST(Model, Bf16LossIsCloseToF32) {
 
 TEST(Model, BuildsNoPlansAfterPrepare) {
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
-        Job job(kind, DType::bf16, Recompute::none, 1, [](ModelSpec& spec) { spec.head_dim = 8; });
+        Job job(kind, DType::bf16, Recompute::none, 1, use_two_mixers);
         const auto* const attention = job.backend().fused_attention();
         if (!attention) GTEST_SKIP() << "the device has no attention plans";
         job.samples.add(std::vector<std::int32_t>(150, 7));
@@ -286,7 +286,7 @@ TEST(Model, MeasureEqualsWhatARunAllocates) {
 /// more of them.
 TEST(Model, MemoryForLargePicturesSufficesForMoreAndSmallerOnes) {
     ModelSpec spec = vision_spec();
-    spec.head_dim = 64;
+    attention_of(spec).head_dim = 64;
     const Role role{
         .section = "vision", .inputs = {}, .emits = true, .output_width = 16, .compute = DType::bf16};
     const auto scratch_of = [&](std::vector<PictureSize> pictures) {

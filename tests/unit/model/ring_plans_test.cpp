@@ -32,8 +32,9 @@ public:
     }
     /// Returns how many tables two layers have made.
     std::size_t run() {
-        Sequences sequences(Partition(std::span(&length_, 1), mask_, mesh_.degrees()), mask_, mesh_);
-        sequences.copy_to_device(*device_, true, 1, memory_);
+        const Sequences sequences(Partition(std::span(&length_, 1), mask_, mesh_.degrees()), mask_, mesh_);
+        ContextMasks masks(sequences, mesh_);
+        masks.copy_to_device(*device_, true, 1, memory_);
         const std::int64_t rows = sequences.rows;
         const auto tensor = [&](std::int64_t columns) {
             return memory_.allocate(DType::bf16, {rows, columns});
@@ -42,10 +43,10 @@ public:
         const Tensor qkv = tensor(kWidth + 2 * kKvWidth), out = tensor(kWidth), dout = tensor(kWidth),
                      dq = tensor(kWidth), dk = tensor(kKvWidth), dqkv = tensor(kWidth + 2 * kKvWidth);
         for (int layer = 0; layer < 2; ++layer) {
-            context_.forward(a, a.q, a.k, qkv, sequences, out, memory_);
-            context_.backward(a, dout, out, sequences, dq, dk, dqkv, memory_);
+            context_.forward(a, a.q, a.k, qkv, masks, out, memory_);
+            context_.backward(a, dout, out, masks, dq, dk, dqkv, memory_);
         }
-        return sequences.tables.size();
+        return masks.tables.size();
     }
 
 private:

@@ -75,6 +75,7 @@ TEST(Stages, ComputeWhatTheWholeSectionComputes) {
                     Job job(kind, DType::f64, recompute, 1, [&](ModelSpec& spec) {
                         spec.layers = kDepth;
                         spec.tie_embeddings = tied;
+                        if (!tied) use_two_mixers(spec);
                     });
                     const Result expected = job.run();
                     Pipeline first(job.backend(), job.first_spec, job.first_role, layers);
@@ -99,7 +100,10 @@ TEST(Stages, ComputeWhatTheWholeSectionComputes) {
 TEST(Stages, MeasureEqualsWhatAStageAllocates) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
         for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer}) {
-            Job job(kind, DType::f32, recompute, 1, [](ModelSpec& spec) { spec.layers = kDepth; });
+            Job job(kind, DType::f32, recompute, 1, [](ModelSpec& spec) {
+                spec.layers = kDepth;
+                use_two_mixers(spec);
+            });
             const backend::Traits traits{job.backend().threads(), job.backend().shares_memory(),
                                          job.backend().attention_support()};
             Pipeline first(job.backend(), job.first_spec, job.first_role, {2, 2, 1});

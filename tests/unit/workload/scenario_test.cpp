@@ -175,6 +175,22 @@ TEST(Scenario, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes
     EXPECT_THAT(refusal(text, {"section.language.layout.cp_kind=both"}), HasSubstr("ring, all-to-all"));
 }
 
+TEST(Scenario, DegreesHaveToSplitTheMixersOfAllLayers) {
+    const Scenario base = glyph_scenario();
+    std::vector<model::ModelSpec> models = base.models;
+    auto other = std::get<model::AttentionForm>(models[1].mixers.front());
+    other.heads = 6;
+    models[1].mixers.push_back(other);
+    std::vector<graph::Section> sections = base.graph.sections;
+    sections[1].layout.tp = 4;
+    std::vector<graph::Refusal> refusals;
+    check_layouts(sections, models, refusals);
+    ASSERT_EQ(refusals.size(), 1u);
+    EXPECT_THAT(refusals[0].what,
+                HasSubstr("4 ranks cannot split the 6 heads of model.glyph-language evenly; "
+                          "the nearest that can: 2"));
+}
+
 TEST(Scenario, OtherSectionsAreCheckedAndDerivedAnew) {
     const Scenario base = glyph_scenario();
     std::vector<graph::Section> sections = base.graph.sections;

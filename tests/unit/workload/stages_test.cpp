@@ -117,22 +117,38 @@ TEST(Stages, AreBalancedByTheOperationsOfWholeModels) {
             }
 }
 
-TEST(Stages, AreBalancedWhereSomeLayersHaveExperts) {
-    const Scenario scenario =
-        glyph_scenario({"section.language.layout.pp=2", "model.glyph-language.layers=7",
-                        "model.glyph-language.dense_layers=2", "model.glyph-language.experts=4",
-                        "model.glyph-language.experts_per_token=4", "model.glyph-language.expert_mlp=256",
-                        "model.glyph-language.mlp=32"});
+/// Returns the layers of both stages of a language section, after a comparison with all cuts.
+std::vector<int> balanced(const Scenario& scenario) {
     std::vector<int> chosen;
     for (const Range& layers : layers_of_stages(scenario, kLanguage, scenario.sequence_length))
         chosen.push_back(static_cast<int>(layers.size()));
     std::vector<int> counts;
-    for_each_cut(7, 2, counts, [&](const std::vector<int>& cut) {
+    for_each_cut(scenario.models[kLanguage].layers, 2, counts, [&](const std::vector<int>& cut) {
         EXPECT_LE(longest_stage(scenario, kLanguage, chosen),
                   longest_stage(scenario, kLanguage, cut) * (1 + 1e-9))
             << fmt::format("[{}] instead of [{}]", fmt::join(chosen, ", "), fmt::join(cut, ", "));
     });
+    return chosen;
+}
+
+TEST(Stages, AreBalancedWhereSomeLayersHaveExperts) {
+    const std::vector<int> chosen =
+        balanced(glyph_scenario({"section.language.layout.pp=2", "model.glyph-language.layers=7",
+                                 "model.glyph-language.dense_layers=2", "model.glyph-language.experts=4",
+                                 "model.glyph-language.experts_per_token=4",
+                                 "model.glyph-language.expert_mlp=256", "model.glyph-language.mlp=32"}));
     EXPECT_GT(chosen[0], chosen[1]) << "the first two layers are cheap";
+}
+
+TEST(Stages, AreBalancedWhereSomeLayersHaveOtherMixers) {
+    Scenario scenario = glyph_scenario({"section.language.layout.pp=2", "model.glyph-language.layers=7"});
+    model::ModelSpec& model = scenario.models[kLanguage];
+    auto wide = std::get<model::AttentionForm>(model.mixers.front());
+    wide.heads *= 16;
+    model.mixers.push_back(wide);
+    model.mixer_of_layer = {1, 0, 0, 0, 0, 0, 0};
+    const std::vector<int> chosen = balanced(scenario);
+    EXPECT_LT(chosen[0], chosen[1]) << "the first layer is costly";
 }
 
 TEST(Stages, HaveTheLayersThatTheDeckLists) {

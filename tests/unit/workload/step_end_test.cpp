@@ -51,8 +51,12 @@ TEST(StepEnd, TakesNoTimeWhereNothingIsTrained) {
 /// Eight ranks on two nodes, whose network has a tenth of a node's bandwidth: three quarters of the array
 /// within the node, which takes less time than an eighth between the nodes.
 TEST(StepEnd, SumsWithinNodesBeforeItCrossesBetweenThem) {
-    const model::ModelSpec spec{
-        .name = "language", .layers = 6, .width = 512, .heads = 8, .mlp = 2048, .vocabulary = 64};
+    const model::ModelSpec spec{.name = "language",
+                                .layers = 6,
+                                .width = 512,
+                                .mixers = {model::AttentionForm{.heads = 8}},
+                                .mlp = 2048,
+                                .vocabulary = 64};
     const model::Role role{.section = "language", .inputs = {}, .loss_terms = {model::LossTerm{}}};
     const parallel::MeshLinks links{
         .tp = {}, .cp = {}, .data = {0, 1e9}, .data_nodes = {0, 0, 0, 0, 1, 1, 1, 1}, .network = {0, 1e8}};

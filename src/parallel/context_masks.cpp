@@ -1,7 +1,6 @@
-#include "parallel/sequences.hpp"
+#include "parallel/context_masks.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "backend/host_access.hpp"
 
@@ -46,17 +45,16 @@ ops::VarlenMask mask_between(const Partition& partition, AttentionMask mask, int
 
 }  // namespace
 
-Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& mesh)
-    : partition(std::move(partition_)), rows(partition.slice_rows(mesh.cp_rank())) {
+ContextMasks::ContextMasks(const Sequences& sequences, const Mesh& mesh) {
+    const Partition& partition = sequences.partition;
     const int slices = partition.degrees().cp, slice = mesh.cp_rank();
-    tp_rows.assign(partition.tp_rows(slice).begin(), partition.tp_rows(slice).end());
     // Under all-to-all a rank attends with some heads to whole sequences, so that its mask is that of one
     // rank.
     const bool whole_sequences = slices > 1 && mesh.context_kind() == ContextKind::all_to_all;
     const std::vector<std::int32_t> offsets =
         whole_sequences ? std::vector(partition.offsets().begin(), partition.offsets().end())
                         : cu_seqlens(partition, slice, false);
-    mask = attention == AttentionMask::causal ? ops::causal_mask(offsets) : ops::full_mask(offsets);
+    mask = sequences.mask == AttentionMask::causal ? ops::causal_mask(offsets) : ops::full_mask(offsets);
     if (whole_sequences) {
         for (int j = 0; j < slices; ++j) {
             slice_rows.push_back(partition.slice_rows(j));
@@ -71,7 +69,8 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
     // their messages without exchanging them.
     for (int j = 0; j < slices && slices > 1; ++j) {
         ring_row_counts.push_back(cu_seqlens(partition, j, true).back());
-        ring_masks.push_back(j == slice ? ops::VarlenMask{} : mask_between(partition, attention, slice, j));
+        ring_masks.push_back(j == slice ? ops::VarlenMask{}
+                                        : mask_between(partition, sequences.mask, slice, j));
     }
     // Only rows of cut sequences are sent: no query of another slice attends to the keys of a whole one.
     std::int32_t row = 0;
@@ -80,8 +79,8 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
             if (partition.is_cut(range.sequence)) ring_rows.push_back(row);
 }
 
-void Sequences::copy_to_device(backend::Backend& backend, bool backward, std::int64_t most_sequences,
-                               backend::Arena& arena) {
+void ContextMasks::copy_to_device(backend::Backend& backend, bool backward, std::int64_t most_sequences,
+                                  backend::Arena& arena) {
     device_ring_rows = backend::to_device(backend, ring_rows, arena);
     device_packed_rows = backend::to_device(backend, packed_rows, arena);
     // In a ring, the slices whose keys arrive may have more rows than this one. Memory is planned as if all
@@ -93,7 +92,7 @@ void Sequences::copy_to_device(backend::Backend& backend, bool backward, std::in
     tables.reserve(backend, masks, {queries, keys, most_sequences}, backward, arena);
 }
 
-bool Sequences::has_ring_rows() const {
+bool ContextMasks::has_ring_rows() const {
     return std::any_of(ring_row_counts.begin(), ring_row_counts.end(), [](std::int64_t n) { return n > 0; });
 }
 
