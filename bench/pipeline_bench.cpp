@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "schedule/policies.hpp"
+#include "schedule/policies/policies.hpp"
 #include "unit/schedule/pipeline_steps.hpp"
 
 using namespace maestro::schedule;

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "schedule/bounds.hpp"
-#include "schedule/policies.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/problem/bounds.hpp"
 #include "unit/schedule/problems.hpp"
 
 using namespace maestro::schedule;

@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "schedule/bounds.hpp"
-#include "schedule/policies.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/problem/bounds.hpp"
 
 using namespace maestro::schedule;
 

@@ -1,9 +1,9 @@
 // GPU implementation of ops/patchify.hpp.
 #pragma once
 
-#include "base/patch_order.hpp"
 #include "base/stream.hpp"
 #include "kernels/array.hpp"
+#include "spec/patch_order.hpp"
 
 namespace maestro::kernels {
 

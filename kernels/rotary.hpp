@@ -3,10 +3,10 @@
 
 #include <span>
 
-#include "base/rotary_pairs.hpp"
 #include "base/stream.hpp"
 #include "kernels/array.hpp"
 #include "kernels/row_chunks.hpp"
+#include "spec/rotary_pairs.hpp"
 
 namespace maestro::kernels {
 

@@ -1,5 +1,5 @@
 // Error: an exception with an exit code. It may be thrown anywhere; main catches it, or where GPUs compute
-// train/run/failure.hpp.
+// train/setup/failure.hpp.
 #pragma once
 
 #include <stdexcept>

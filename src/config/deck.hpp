@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/lora.hpp"
 #include "config/key_places.hpp"
 #include "graph/section_graph.hpp"
+#include "spec/lora.hpp"
 
 namespace maestro::config {
 

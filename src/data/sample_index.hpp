@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "base/picture_size.hpp"
 #include "base/pulse.hpp"
 #include "data/container.hpp"
 #include "data/raw_file.hpp"
+#include "spec/picture_size.hpp"
 
 namespace maestro::data {
 

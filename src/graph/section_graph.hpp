@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/context_kind.hpp"
-#include "base/edge_tensor.hpp"
+#include "spec/context_kind.hpp"
+#include "spec/edge_tensor.hpp"
 
 namespace maestro::graph {
 

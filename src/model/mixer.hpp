@@ -1,6 +1,6 @@
 // The first half of a transformer layer, which mixes the rows of each sequence. A further kind is a further
 // alternative of each variant here: a block with the interface of AttentionBlock, and a form of its sizes
-// (model/mixer_form.hpp).
+// (spec/mixer_form.hpp).
 #pragma once
 
 #include <cstdint>

@@ -14,12 +14,6 @@
 
 namespace maestro::model {
 
-int ModelSpec::kv_heads() const {
-    for (const MixerForm& mixer : mixers)
-        if (const auto* attention = std::get_if<AttentionForm>(&mixer)) return attention->kv_heads;
-    return 1;
-}
-
 bool wants_input_gradient(const Role& role) {
     // Hidden states come from a frozen teacher, which needs no gradient.
     return std::any_of(role.inputs.begin(), role.inputs.end(), [](const InputSpec& input) {

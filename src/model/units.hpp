@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/picture_size.hpp"
+#include "spec/picture_size.hpp"
 
 namespace maestro::model {
 

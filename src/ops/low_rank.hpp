@@ -1,4 +1,4 @@
-// The GEMMs of a low-rank addition to a linear layer, y += scale (x A^T) B^T (LoRA, base/lora.hpp). Shape
+// The GEMMs of a low-rank addition to a linear layer, y += scale (x A^T) B^T (LoRA, spec/lora.hpp). Shape
 // letters: T rows, I input channels, O output channels of one matrix, R its rank. A view is O or R columns of
 // a tensor, which has those of several matrices side by side. Error(broken_invariant) for shapes that do not
 // fit.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "base/patch_order.hpp"
+#include "spec/patch_order.hpp"
 
 namespace maestro::ops {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "backend/arena.hpp"
-#include "base/rotary_pairs.hpp"
+#include "spec/rotary_pairs.hpp"
 
 namespace maestro::ops {
 

@@ -1,4 +1,4 @@
-// The LoRA adapters (base/lora.hpp) of a linear layer, which may compute several matrices at once: queries,
+// The LoRA adapters (spec/lora.hpp) of a linear layer, which may compute several matrices at once: queries,
 // keys and values. One A has the rows of all of them, so that the input is read once, and one B has theirs.
 //
 // Shape letters: T rows, I input channels and O output channels of this rank, N adapted matrices of rank R.
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/lora.hpp"
 #include "parallel/parameter_store.hpp"
+#include "spec/lora.hpp"
 
 namespace maestro::parallel {
 

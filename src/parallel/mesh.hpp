@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/context_kind.hpp"
 #include "base/shard.hpp"
 #include "collective/process_group.hpp"
 #include "parallel/partition.hpp"
+#include "spec/context_kind.hpp"
 
 namespace maestro::parallel {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/section_graph.hpp"
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 
 namespace maestro::simulation {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 #include "workload/counts.hpp"
 #include "workload/memory.hpp"
 #include "workload/rank_device.hpp"

@@ -11,7 +11,7 @@
 
 #include "graph/section_graph.hpp"
 #include "io/metrics_file.hpp"
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 
 namespace maestro::simulation {
 

@@ -5,8 +5,8 @@
 
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
-#include "schedule/simulate.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/problem/step_plan.hpp"
 #include "simulation/inputs.hpp"
 #include "workload/scenario.hpp"
 

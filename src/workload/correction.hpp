@@ -5,7 +5,7 @@
 #include <array>
 #include <vector>
 
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 
 namespace maestro::workload {
 

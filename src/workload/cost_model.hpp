@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/module.hpp"
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 #include "workload/probes.hpp"
 #include "workload/sample_table.hpp"
 #include "workload/scenario.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "graph/grid.hpp"
-#include "schedule/interleaving.hpp"
+#include "schedule/execution/interleaving.hpp"
 
 namespace maestro::workload {
 

@@ -4,7 +4,7 @@
 #include "backend/backend.hpp"
 #include "config/cluster.hpp"
 #include "graph/section_graph.hpp"
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::workload {

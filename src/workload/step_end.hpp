@@ -8,7 +8,7 @@
 
 #include "backend/backend.hpp"
 #include "model/module.hpp"
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 
 namespace maestro::workload {
 

@@ -1,6 +1,6 @@
 // Colocated sections on a GPU: each has a dedicated stream and scratch memory, and only edges order their
 // tasks.
-#include "train/run/section_devices.hpp"
+#include "train/setup/section_devices.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/ranges.h>

@@ -12,8 +12,8 @@
 #include "io/checkpoint_reader.hpp"
 #include "mpi/mpi_main.hpp"
 #include "mpi/shard_grid.hpp"
-#include "train/run/job.hpp"
-#include "train/run/preflight.hpp"
+#include "train/setup/job.hpp"
+#include "train/setup/preflight.hpp"
 
 namespace maestro::test {
 

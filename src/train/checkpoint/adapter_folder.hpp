@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "base/lora.hpp"
 #include "base/pulse.hpp"
 #include "model/module.hpp"
 #include "parallel/parameter_store.hpp"
+#include "spec/lora.hpp"
 
 namespace maestro::train {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/section_graph.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/step_plan.hpp"
 #include "train/step/step_sums.hpp"
 #include "workload/correction.hpp"
 #include "workload/cost_model.hpp"

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "schedule/problem.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/problem.hpp"
+#include "schedule/problem/step_plan.hpp"
 
 namespace maestro::train {
 

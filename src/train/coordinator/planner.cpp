@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "comm/environment.hpp"
-#include "schedule/policies.hpp"
+#include "schedule/policies/policies.hpp"
 
 namespace maestro::train {
 

@@ -10,7 +10,7 @@
 #include "comm/waiter.hpp"
 #include "config/deck.hpp"
 #include "graph/section_graph.hpp"
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 #include "train/coordinator/cost_learning.hpp"
 #include "train/coordinator/plan_source.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/step_plan.hpp"
 
 namespace maestro::train {
 

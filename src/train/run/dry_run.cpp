@@ -15,7 +15,7 @@
 #include "model/module.hpp"
 #include "simulation/simulation.hpp"
 #include "train/run/dry_run_facts.hpp"
-#include "train/run/placement.hpp"
+#include "train/setup/placement.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "config/command_line.hpp"
-#include "train/run/preflight.hpp"
-#include "train/run/run_context.hpp"
+#include "train/setup/preflight.hpp"
+#include "train/setup/run_context.hpp"
 
 namespace maestro::train {
 

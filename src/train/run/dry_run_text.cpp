@@ -7,7 +7,7 @@
 
 #include "graph/grid.hpp"
 #include "train/run/dry_run_facts.hpp"
-#include "train/run/placement.hpp"
+#include "train/setup/placement.hpp"
 
 namespace maestro::train {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "train/run/run_context.hpp"
+#include "train/setup/run_context.hpp"
 
 namespace maestro::train {
 

@@ -10,7 +10,7 @@
 #include "config/deck.hpp"
 #include "io/metrics_file.hpp"
 #include "model/module.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/step_plan.hpp"
 
 namespace maestro::train {
 

@@ -10,8 +10,8 @@
 #include "config/command_line.hpp"
 #include "io/checkpoint.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
-#include "train/run/job.hpp"
-#include "train/run/run_report.hpp"
+#include "train/setup/job.hpp"
+#include "train/setup/run_report.hpp"
 
 namespace maestro::train {
 

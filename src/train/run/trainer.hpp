@@ -3,9 +3,9 @@
 
 #include "base/error.hpp"
 #include "config/command_line.hpp"
-#include "train/run/interruption.hpp"
-#include "train/run/run_context.hpp"
-#include "train/run/run_report.hpp"
+#include "train/setup/interruption.hpp"
+#include "train/setup/run_context.hpp"
+#include "train/setup/run_report.hpp"
 
 namespace maestro::train {
 

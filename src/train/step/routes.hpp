@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "channel/route.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/step_plan.hpp"
 #include "workload/layout.hpp"
 
 namespace maestro::train {

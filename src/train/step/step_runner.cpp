@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "comm/environment.hpp"
-#include "schedule/ready_agenda.hpp"
+#include "schedule/execution/ready_agenda.hpp"
 #include "train/step/routes.hpp"
 #include "train/step/sample_views.hpp"
 #include "workload/layout.hpp"

@@ -13,7 +13,7 @@
 #include "comm/communicator.hpp"
 #include "data/prefetcher.hpp"
 #include "io/metrics_file.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/step_plan.hpp"
 #include "train/step/local_stage.hpp"
 #include "train/step/routes.hpp"
 #include "workload/sample_table.hpp"

@@ -1,12 +1,12 @@
 // Lower bounds of steps with pipelines, against the exact solver and closed forms.
-#include "schedule/bounds.hpp"
+#include "schedule/problem/bounds.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
-#include "schedule/lane_bounds.hpp"
-#include "schedule/policies.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/problem/lane_bounds.hpp"
 #include "unit/schedule/exact.hpp"
 #include "unit/schedule/problems.hpp"
 

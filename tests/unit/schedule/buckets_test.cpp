@@ -1,5 +1,5 @@
 // Length bucketing for lanes with several parts, against closed forms and every possible pairing.
-#include "schedule/buckets.hpp"
+#include "schedule/policies/buckets.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "schedule/bounds.hpp"
-#include "schedule/policies.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/problem/bounds.hpp"
 #include "unit/schedule/plan_check.hpp"
 
 namespace maestro::schedule {

@@ -8,11 +8,11 @@
 #include <map>
 #include <tuple>
 
-#include "schedule/bounds.hpp"
-#include "schedule/instance.hpp"
-#include "schedule/interleaving.hpp"
-#include "schedule/policies.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/execution/interleaving.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/problem/bounds.hpp"
+#include "schedule/problem/instance.hpp"
 #include "unit/schedule/expect_plan.hpp"
 #include "unit/schedule/problems.hpp"
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
 
 namespace maestro::schedule_test {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "schedule/problem.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/problem.hpp"
+#include "schedule/problem/step_plan.hpp"
 
 namespace maestro::schedule_test {
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "schedule/problem.hpp"
+#include "schedule/problem/problem.hpp"
 
 namespace maestro::schedule_test {
 

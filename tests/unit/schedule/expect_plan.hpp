@@ -7,9 +7,9 @@
 
 #include <ostream>
 
-#include "schedule/bounds.hpp"
-#include "schedule/interleaving.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/execution/interleaving.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/problem/bounds.hpp"
 #include "unit/schedule/plan_check.hpp"
 #include "unit/schedule/rules.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "schedule/policies.hpp"
+#include "schedule/policies/policies.hpp"
 #include "unit/schedule/pipeline_steps.hpp"
 
 namespace maestro::schedule {

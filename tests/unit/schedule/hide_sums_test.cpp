@@ -1,5 +1,5 @@
 // Steps that begin and end with longer micro-batches, beside which gathers and sums go on.
-#include "schedule/hide_sums.hpp"
+#include "schedule/execution/hide_sums.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "schedule/policies.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/policies.hpp"
 #include "unit/schedule/plan_check.hpp"
 #include "unit/schedule/problems.hpp"
 

@@ -1,5 +1,5 @@
 // The lists of interleaved chunks. p ranks, v chunks, m micro-batches.
-#include "schedule/interleaving.hpp"
+#include "schedule/execution/interleaving.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

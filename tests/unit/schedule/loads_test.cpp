@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "schedule/load_heap.hpp"
-#include "schedule/load_tree.hpp"
-#include "schedule/min_tree.hpp"
+#include "schedule/problem/load_heap.hpp"
+#include "schedule/problem/load_tree.hpp"
+#include "schedule/problem/min_tree.hpp"
 
 namespace maestro::schedule {
 namespace {

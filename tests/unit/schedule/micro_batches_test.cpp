@@ -1,4 +1,4 @@
-#include "schedule/micro_batches.hpp"
+#include "schedule/problem/micro_batches.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "schedule/bounds.hpp"
-#include "schedule/policies.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/problem/bounds.hpp"
 #include "unit/schedule/critical_path.hpp"
 #include "unit/schedule/expect_plan.hpp"
 #include "unit/schedule/problems.hpp"

@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
 
 namespace maestro::schedule_test {
 

@@ -1,14 +1,14 @@
-#include "schedule/policies.hpp"
+#include "schedule/policies/policies.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
-#include "schedule/baselines.hpp"
-#include "schedule/bounds.hpp"
-#include "schedule/simulate.hpp"
-#include "schedule/wavefront.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/baselines.hpp"
+#include "schedule/policies/wavefront.hpp"
+#include "schedule/problem/bounds.hpp"
 #include "unit/schedule/exact.hpp"
 #include "unit/schedule/expect_plan.hpp"
 #include "unit/schedule/plan_check.hpp"

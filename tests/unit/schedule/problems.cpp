@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/random.hpp"
-#include "schedule/interleaving.hpp"
+#include "schedule/execution/interleaving.hpp"
 
 namespace maestro::schedule_test {
 

@@ -1,4 +1,4 @@
-#include "schedule/ready_agenda.hpp"
+#include "schedule/execution/ready_agenda.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 
 #include <limits>
 
-#include "schedule/policies.hpp"
-#include "schedule/simulate.hpp"
-#include "schedule/wavefront.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "schedule/policies/policies.hpp"
+#include "schedule/policies/wavefront.hpp"
 #include "unit/schedule/critical_path.hpp"
 #include "unit/schedule/problems.hpp"
 #include "unit/schedule/rules.hpp"

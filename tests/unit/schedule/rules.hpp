@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/simulate.hpp"
+#include "schedule/execution/simulate.hpp"
 
 namespace maestro::schedule_test {
 

@@ -1,5 +1,5 @@
 // Which tokens end answers, in samples and in the files of a model's folder.
-#include "train/run/answer_ends.hpp"
+#include "train/setup/answer_ends.hpp"
 
 #include <gtest/gtest.h>
 

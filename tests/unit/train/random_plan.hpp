@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "schedule/step_plan.hpp"
+#include "schedule/problem/step_plan.hpp"
 
 namespace maestro::train {
 
