@@ -25,7 +25,7 @@ model::Role without_frozen(model::Role role) {
     return role;
 }
 
-class EmulatedModule final : public model::Module {
+class EmulatedModule final : public model::Module, private parallel::PassObserver {
 public:
     /// The parameters here have other names than those of the model: what the role freezes there is left out.
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
@@ -55,10 +55,7 @@ public:
             if (!trained) break;
         }
         store_.allocate(1, 1);  // a group for each of the model's
-        const auto note = [this](const parallel::ParameterGroup& group) {
-            passed_.push_back({layer_of_.at(&group), counted_s()});
-        };
-        if (trained) model_->parameters().observer() = {.final = note, .needed = note};
+        if (trained) model_->parameters().set_observer(this);
     }
 
     std::unique_ptr<model::Saved> forward(const model::Batch& batch,
@@ -94,7 +91,8 @@ public:
             result.loss += emulated_loss(batch.step) * weight * batch.loss_scale;
         }
         sleep_through(
-            start, [this](int layer) { store_.layer_needed(layer); }, store_.observer().needed != nullptr);
+            start, [this](int layer) { store_.layer_needed(layer); },
+            store_.observer() && store_.observer()->awaits_weights());
         return state;
     }
 
@@ -115,7 +113,8 @@ public:
             d_output.rank == 0 ? Tensor{} : meta_rows(state.output_rows, output_width(), role_.compute),
             gradients, scratch);
         sleep_through(
-            start, [this](int layer) { store_.layer_final(layer); }, store_.observer().final != nullptr);
+            start, [this](int layer) { store_.layer_final(layer); },
+            store_.observer() && store_.observer()->awaits_gradients());
     }
 
 private:
@@ -159,6 +158,12 @@ private:
             start_s += comm::now_s() - told_s;
         }
         sleep_until_(start_s + scales_.time * counted_s());
+    }
+    // Of the model's groups.
+    void weights_needed(const parallel::ParameterGroup& group) override { note(group); }
+    void gradients_final(const parallel::ParameterGroup& group) override { note(group); }
+    void note(const parallel::ParameterGroup& group) {
+        passed_.push_back({layer_of_.at(&group), counted_s()});
     }
     void reset_counts() {
         passed_.clear();

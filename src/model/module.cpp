@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <list>
 #include <variant>
@@ -135,6 +136,33 @@ std::int64_t worst_case_extra_rows(const InputSpec& input, const Role& role,
     return std::max<std::int64_t>(picture_rows - delivered, 0);
 }
 
+/// Notes when a pass needs the weights of each trainable group, and when its gradients are final.
+struct PassTimes final : parallel::PassObserver {
+    PassTimes(parallel::ParameterStore& store_, std::function<double()> now_s_)
+        : store(store_), now_s(std::move(now_s_)) {
+        for (const parallel::ParameterGroup& group : store.groups())
+            if (group.trainable()) passes.emplace_back();
+        store.set_observer(this);
+    }
+    ~PassTimes() override { store.set_observer(nullptr); }
+    void weights_needed(const parallel::ParameterGroup& group) override {
+        of(group).needed_s = now_s() - begin_s;
+    }
+    void gradients_final(const parallel::ParameterGroup& group) override {
+        of(group).final_s = now_s() - begin_s;
+    }
+    Footprint::GroupPass& of(const parallel::ParameterGroup& group) {
+        const auto index = std::find_if(store.groups().begin(), store.groups().end(),
+                                        [&](const parallel::ParameterGroup& g) { return &g == &group; });
+        return passes[static_cast<std::size_t>(std::distance(store.groups().begin(), index))];
+    }
+
+    parallel::ParameterStore& store;
+    std::function<double()> now_s;
+    double begin_s = 0;  ///< of the present pass
+    std::vector<Footprint::GroupPass> passes = {};
+};
+
 }  // namespace
 
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes,
@@ -157,20 +185,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
-    std::vector<Footprint::GroupPass> passes;
-    double begin_s = 0;  // of the present pass
-    const auto note = [&](const parallel::ParameterGroup& group, double Footprint::GroupPass::*when) {
-        const std::list<parallel::ParameterGroup>& groups = module->parameters().groups();
-        const auto index = std::find_if(groups.begin(), groups.end(),
-                                        [&](const parallel::ParameterGroup& g) { return &g == &group; });
-        passes[static_cast<std::size_t>(std::distance(groups.begin(), index))].*when =
-            meta->counts().seconds + communication_s() - begin_s;
-    };
-    for (const parallel::ParameterGroup& group : module->parameters().groups())
-        if (group.trainable()) passes.emplace_back();
-    module->parameters().observer() = {
-        .final = [&](const parallel::ParameterGroup& g) { note(g, &Footprint::GroupPass::final_s); },
-        .needed = [&](const parallel::ParameterGroup& g) { note(g, &Footprint::GroupPass::needed_s); }};
+    PassTimes times(module->parameters(), [&] { return meta->counts().seconds + communication_s(); });
     // Allocating and zeroing the parameters was counted as well, but is not part of a task.
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
@@ -202,15 +217,15 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                     {worst_case_extra_rows(role.inputs[e], role, shapes, rows, result.tokens), width});
         }
         meta->reset_counts();
-        const double before_s = begin_s = communication_s();
+        const double before_s = times.begin_s = communication_s();
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
         footprint.backward_s = meta->counts().seconds + communication_s() - before_s;
         // The first group, which begins with layer 0, is final at the end.
-        for (Footprint::GroupPass& pass : passes)
+        for (Footprint::GroupPass& pass : times.passes)
             if (pass.final_s == 0) pass.final_s = footprint.backward_s;
     }
-    footprint.groups = std::move(passes);
+    footprint.groups = std::move(times.passes);
     footprint.tp = module->mesh().tp().traffic();
     footprint.cp = module->mesh().cp().traffic();
     footprint.ep = module->mesh().ep().traffic();

@@ -128,10 +128,10 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
     }
 }
 
-void ParameterStore::passed(int layer, const std::function<void(const ParameterGroup&)>& tell) const {
-    if (observer_.between_layers) observer_.between_layers();
-    if (!tell) return;
-    for (const ParameterGroup* group : first_of_[static_cast<std::size_t>(layer)]) tell(*group);
+void ParameterStore::pass(int layer, void (PassObserver::*tell)(const ParameterGroup&)) const {
+    if (!observer_) return;
+    observer_->layer_passed();
+    for (const ParameterGroup* group : first_of_[static_cast<std::size_t>(layer)]) (observer_->*tell)(*group);
 }
 
 void ParameterStore::initialize(Pulse& pulse, bool shard_only) {

@@ -21,6 +21,23 @@ namespace maestro::parallel {
 /// messages to be fast.
 inline constexpr std::int64_t kGroupElements = std::int64_t{1} << 22;
 
+/// Is told of the progress of the passes over the layers of a section on one rank. Layer 0 is left to the
+/// caller of a pass: the weights of its group are needed at the beginning of a forward, and its gradients are
+/// final at the end of a backward.
+class PassObserver {
+public:
+    virtual ~PassObserver() = default;
+    /// A forward pass is about to use the weights of a trainable group for the first time.
+    virtual void weights_needed(const ParameterGroup& group) = 0;
+    /// A backward pass has finished the gradients of a trainable group.
+    virtual void gradients_final(const ParameterGroup& group) = 0;
+    /// A layer is about to be passed by a forward, or has been passed by a backward.
+    virtual void layer_passed() {}
+    /// Whether it matters at which time weights_needed(), or gradients_final(), is called.
+    virtual bool awaits_weights() const { return true; }
+    virtual bool awaits_gradients() const { return true; }
+};
+
 /// Owns the parameters and their groups. Backend and mesh outlive it.
 class ParameterStore {
 public:
@@ -79,25 +96,16 @@ public:
     std::size_t sync_scratch() const { return copies_scratch() + reduce_scratch(); }
     void zero_gradients();
 
-    /// Who is told of the progress of the passes over the layers.
-    struct Observer {
-        /// A backward pass has finished the gradients of a trainable group. Empty: nobody needs to know when.
-        std::function<void(const ParameterGroup&)> final = {};
-        /// A forward pass is about to use the weights of a trainable group for the first time. May be empty.
-        std::function<void(const ParameterGroup&)> needed = {};
-        /// A layer has been passed.
-        std::function<void()> between_layers = {};
-    };
-    /// Layer 0 is left to the caller of a pass: its group is final at the end of a backward, and needed at
-    /// the beginning of a forward.
-    Observer& observer() { return observer_; }
+    /// Null: none. It outlives the passes.
+    void set_observer(PassObserver* observer) { observer_ = observer; }
+    const PassObserver* observer() const { return observer_; }
     /// Called by modules, in the order of their passes.
-    void layer_final(int layer) const { passed(layer, observer_.final); }
-    void layer_needed(int layer) const { passed(layer, observer_.needed); }
+    void layer_needed(int layer) const { pass(layer, &PassObserver::weights_needed); }
+    void layer_final(int layer) const { pass(layer, &PassObserver::gradients_final); }
 
 private:
     void draw(const Parameter& parameter, Range held);
-    void passed(int layer, const std::function<void(const ParameterGroup&)>& tell) const;
+    void pass(int layer, void (PassObserver::*tell)(const ParameterGroup&)) const;
     /// Parameters that may be in one group.
     struct Kind {
         bool trainable;
@@ -128,7 +136,7 @@ private:
     std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  ///< by name
     /// The trainable ones first, in the order of the layers with which they begin.
     std::list<ParameterGroup> groups_;
-    Observer observer_;
+    PassObserver* observer_ = nullptr;
 };
 
 }  // namespace maestro::parallel

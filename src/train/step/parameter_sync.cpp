@@ -29,13 +29,13 @@ ParameterSync::ParameterSync(parallel::ParameterStore& store, Optimizer& optimiz
         for (std::size_t i = groups_.size(); i-- > 0;)
             if (groups_[i].beside_tasks == beside_tasks) sum_order_.push_back(i);
     queue_sums();
-    store.observer().between_layers = [this] { waiter_.poll(); };
+    store.set_observer(this);
     poll_id_ = waiter.add_poll([this] { return advance(); });
 }
 
 ParameterSync::~ParameterSync() {
     waiter_.remove_poll(poll_id_);
-    store_.observer() = {};
+    store_.set_observer(nullptr);
 }
 
 void ParameterSync::queue_sums() {
@@ -47,19 +47,23 @@ ParameterSync::Group& ParameterSync::group_of(const parallel::ParameterGroup& gr
 }
 
 void ParameterSync::begin_last_backward() {
-    store_.observer().final = [this](const parallel::ParameterGroup& group) { set_final(group_of(group)); };
+    last_backward_ = true;
+}
+
+void ParameterSync::gradients_final(const parallel::ParameterGroup& group) {
+    if (last_backward_) set_final(group_of(group));
 }
 
 void ParameterSync::set_final(Group& group) {
-    if (group.gradient_final) return;
+    if (group.gradients != Group::Gradients::accumulating) return;
     group.group->sum_copies(copies_scratch_);
-    group.gradient_final = true;
+    group.gradients = Group::Gradients::final;
     advance();
 }
 
 void ParameterSync::gradients_final() {
     for (const std::size_t i : sum_order_) set_final(groups_[i]);
-    store_.observer().final = {};
+    last_backward_ = false;
 }
 
 bool ParameterSync::advance() {
@@ -102,7 +106,8 @@ void ParameterSync::launch_next() {
     if (launched_ || queue_.empty()) return;
     const Group& group = groups_[queue_.front().group];
     const bool beside_tasks = group.beside_tasks && between_steps_ == BetweenSteps::never;
-    if (queue_.front().sum && !(group.gradient_final && (beside_tasks || tasks_ended_))) return;
+    if (queue_.front().sum && !(group.gradients == Group::Gradients::final && (beside_tasks || tasks_ended_)))
+        return;
     begin_s_ = comm::now_s();
     launched_ = true;
     operation_ = queue_.front().sum ? group.group->launch_reduce(scratch_) : group.group->launch_gather();
@@ -111,14 +116,14 @@ void ParameterSync::launch_next() {
 void ParameterSync::finish(const Entry& entry) {
     Group& group = groups_[entry.group];
     if (!entry.sum) {
-        group.whole = true;
+        group.has_weights = true;
         return;
     }
     optimizer_.add_squares(entry.group, scratch_);
     const Range shard = group.group->shard();
     group.group->zero_gradient({0, shard.begin});
     group.group->zero_gradient({shard.end, group.group->size()});
-    group.summed = true;
+    group.gradients = Group::Gradients::summed;
 }
 
 std::string ParameterSync::describe() const {
@@ -134,7 +139,8 @@ double ParameterSync::finish_sums() {
     waiter_.wait_until(
         [this] {
             advance();
-            return std::all_of(groups_.begin(), groups_.end(), [](const Group& g) { return g.summed; });
+            return std::all_of(groups_.begin(), groups_.end(),
+                               [](const Group& g) { return g.gradients == Group::Gradients::summed; });
         },
         [this] { return describe(); });
     if (!emulated_.groups.empty())
@@ -144,10 +150,10 @@ double ParameterSync::finish_sums() {
 
 void ParameterSync::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
     tasks_ended_ = false;
-    store_.observer().needed = [this](const parallel::ParameterGroup& group) {
-        await_within_pass(group_of(group));
-    };
-    for (Group& group : groups_) group.gradient_final = group.summed = group.whole = false;
+    for (Group& group : groups_) {
+        group.gradients = Group::Gradients::accumulating;
+        group.has_weights = false;
+    }
     for (std::size_t i = 0; i < groups_.size(); ++i) {
         const double begin_s = comm::now_s();
         Group& group = groups_[i];
@@ -165,14 +171,15 @@ void ParameterSync::update(const AdamSettings& settings, std::int64_t step, doub
 void ParameterSync::await(const Group& group) {
     waiter_.wait_until(
         [&] {
-            if (!group.whole) advance();
-            return group.whole;
+            if (!group.has_weights) advance();
+            return group.has_weights;
         },
         [this] { return describe(); });
 }
 
-void ParameterSync::await_within_pass(const Group& group) {
-    if (group.whole) return;
+void ParameterSync::weights_needed(const parallel::ParameterGroup& needed) {
+    const Group& group = group_of(needed);
+    if (group.has_weights) return;
     backend::Clock& clock = store_.backend().clock();
     const backend::Mark begin = clock.mark();
     await(group);
@@ -181,8 +188,10 @@ void ParameterSync::await_within_pass(const Group& group) {
 
 void ParameterSync::begin_forward() {
     await(groups_.front());
-    if (std::all_of(groups_.begin(), groups_.end(), [](const Group& g) { return g.whole; }))
-        store_.observer().needed = {};
+}
+
+bool ParameterSync::awaits_weights() const {
+    return std::any_of(groups_.begin(), groups_.end(), [](const Group& g) { return !g.has_weights; });
 }
 
 void ParameterSync::await_weights() {

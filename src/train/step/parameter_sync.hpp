@@ -48,13 +48,13 @@ SyncTotal total_of(std::span<const SyncSpan> spans, bool sums);
 /// in the order in which backward finishes them, then the gathers of their weights, in the order in which
 /// forward needs them. One is under way at a time. Every wait of the rank advances it (comm::Waiter), and so
 /// does each layer of a pass.
-class ParameterSync {
+class ParameterSync : private parallel::PassObserver {
 public:
     /// All arguments outlive it; `label` names the stage in messages. Allocates scratch memory for sums.
     ParameterSync(parallel::ParameterStore& store, Optimizer& optimizer, comm::Waiter& waiter,
                   std::string label, EmulatedSync emulated = {});
     /// Gives up what is still under way, which only happens while an error ends the program.
-    ~ParameterSync();
+    ~ParameterSync() override;
     ParameterSync(const ParameterSync&) = delete;
     ParameterSync& operator=(const ParameterSync&) = delete;
 
@@ -89,13 +89,19 @@ public:
 
 private:
     struct Group {
+        /// What its gradients are on this rank.
+        enum class Gradients {
+            accumulating,  ///< backward passes add to them
+            final,         ///< all of this rank are in, and their sum is in the queue or under way
+            summed,        ///< in this rank's shard: those of all ranks
+        };
         parallel::ParameterGroup* group;
         /// Its sum may begin while tasks still run. Not that of a tied embedding, which waits for the tasks
         /// of the other stage that holds it.
         bool beside_tasks = true;
-        bool gradient_final = false;
-        bool summed = false;
-        bool whole = true;  ///< this rank has all of its weights
+        Gradients gradients = Gradients::accumulating;
+        /// This rank has the weights of all shards. Not from an update until the end of the gather.
+        bool has_weights = true;
     };
     /// An operation of the queue.
     struct Entry {
@@ -108,6 +114,12 @@ private:
         double begin_s, end_s;
     };
 
+    void weights_needed(const parallel::ParameterGroup& group) override;
+    void gradients_final(const parallel::ParameterGroup& group) override;
+    void layer_passed() override { waiter_.poll(); }
+    bool awaits_weights() const override;
+    bool awaits_gradients() const override { return last_backward_; }
+
     void queue_sums();
     void set_final(Group& group);
     /// Launches what can be launched and advances what is under way. Returns whether anything is.
@@ -118,7 +130,6 @@ private:
     void finish_ended();
     void finish(const Entry& entry);
     void await(const Group& group);
-    void await_within_pass(const Group& group);
     Group& group_of(const parallel::ParameterGroup& group);
     std::string describe() const;
 
@@ -132,6 +143,7 @@ private:
     std::vector<Group> groups_;  ///< in the order of the optimizer
     std::vector<std::size_t> sum_order_;
     BetweenSteps between_steps_ = BetweenSteps::never;
+    bool last_backward_ = false;  ///< the last one of the step on this rank is under way
     bool tasks_ended_ = false;
     std::deque<Entry> queue_;
     bool launched_ = false;  ///< the first of the queue
