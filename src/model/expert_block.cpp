@@ -40,6 +40,7 @@ ExpertBlock::ExpertBlock(backend::Backend& backend, const ModelSpec& spec, const
                                                                 : ops::RouterScore::sigmoid,
             spec.experts.normalize},
       group_(group_of(spec.experts, mesh)),
+      exchange_(backend, mesh, group_, type_, spec.width),
       mlp_(spec.experts.mlp / group_.degrees.etp),
       norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "mlp.norm", spec.width, role.trained),
       weights_(declare(store, role, prefix)),

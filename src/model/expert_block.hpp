@@ -4,7 +4,7 @@
 // has I channels instead of C.
 //
 // Where the ranks of a group share the experts (Axis::ep), rows travel to them and their results back
-// (parallel/expert_dispatch.hpp). Nothing that arrives is kept: backward sends the rows again, with their
+// (parallel/expert_exchange.hpp). Nothing that arrives is kept: backward sends the rows again, with their
 // gradients, and computes the first linear layer again. The memory that a rank needs for tensors thus does
 // not depend on what the router chooses.
 //
@@ -21,7 +21,7 @@
 
 #include "model/norm.hpp"
 #include "ops/router.hpp"
-#include "parallel/expert_dispatch.hpp"
+#include "parallel/expert_exchange.hpp"
 #include "parallel/sequences.hpp"
 
 namespace maestro::model {
@@ -88,7 +88,7 @@ private:
         Tensor row, slot, position;
     };
     /// A round of the exchange, after which this rank has the rows of its experts.
-    struct Arrived;
+    struct Dispatched;
     Weights declare(parallel::ParameterStore& store, const Role& role, const std::string& prefix) const;
     bool shares_experts() const { return group_.degrees.ranks() > 1; }
     /// Returns the rows of each rank of the group.
@@ -113,15 +113,8 @@ private:
                             const Tensor& d_weight, backend::Arena& scratch) const;
     /// Describes round `round`, with the weights of the rows that it brings. Its memory remains in `scratch`.
     /// `rows`: of the ranks that share the experts.
-    Arrived arrive(const ExpertBlockActivations& a, std::size_t round, std::span<const std::int64_t> rows,
-                   backend::Arena& scratch) const;
-    /// Returns received[M, ...], the rows of local[R, ...] that travel in this round.
-    Tensor send(const Tensor& local, const Arrived& arrived, backend::Arena& scratch) const;
-    /// Returns memory for as many rows like those of `like` as `of_rows` has: `of_rows` itself, or other.
-    Tensor room_for(const Tensor& like, const Tensor& of_rows, backend::Arena& scratch) const;
-    /// Sends results[M, ...] back and adds them to sum[R, ...].
-    void send_back(const Tensor& results, const Arrived& arrived, const Tensor& sum,
-                   backend::Arena& scratch) const;
+    Dispatched dispatch_round(const ExpertBlockActivations& a, std::size_t round,
+                              std::span<const std::int64_t> rows, backend::Arena& scratch) const;
     void forward_shared(const ExpertBlockActivations& a, const Tensor& output, backend::Arena& scratch) const;
     /// d_normed[R, C] += the gradient of its input.
     void backward_shared(const ExpertBlockActivations& a, const Tensor& normed, const Tensor& d_stream,
@@ -134,11 +127,9 @@ private:
     /// d_logits[R, n], and adds that of its weight.
     void backward_logits(const parallel::Parameter& weight, const Tensor& normed, const Tensor& d_logits,
                          const Tensor& d_normed, backend::Arena& scratch) const;
-    /// Indices from the host; on the meta backend, which has none, a tensor of `count`.
-    Tensor indices(const std::vector<std::int32_t>& values, std::int64_t count, backend::Arena& arena) const;
     /// The meta backend assumes that all choices are equally likely. Takes the memory by which a round of
     /// real choices may exceed that. `rows`: of the ranks that share the experts.
-    void reserve_margin(const Arrived& arrived, std::span<const std::int64_t> rows, bool backward,
+    void reserve_margin(const Dispatched& dispatched, std::span<const std::int64_t> rows, bool backward,
                         backend::Arena& scratch) const;
 
     backend::Backend& backend_;
@@ -147,6 +138,7 @@ private:
     DType type_, accumulate_;
     ops::RouterForm form_;
     parallel::ExpertGroup group_;
+    parallel::ExpertExchange exchange_;
     std::int64_t mlp_;  ///< hidden channels of an expert on this rank
     Norm norm_;
     Weights weights_;
