@@ -132,7 +132,7 @@ model::Role role_of(const Section& section) {
     role.loss_terms = {model::LossTerm{}};
     if (section.student()) {
         role.inputs = {{EdgeTensor::hidden, language_spec()}, {EdgeTensor::embeddings, vision_spec()}};
-        role.marker = kMarker;
+        role.markers = Markers(kMarker);
         role.loss_terms = {
             {.weight = 0.5},
             {.kind = model::LossTerm::Kind::forward_kl, .edge = 0, .weight = 0.5, .temperature = 2}};
@@ -144,11 +144,11 @@ model::Role role_of(const Section& section) {
 class Samples {
 public:
     explicit Samples(const Section& section) {
-        const model::Picture picture{nullptr, section.height, section.width};
+        const model::ItemView picture{nullptr, {section.height, section.width}};
         std::size_t stored = section.vision() ? 0 : static_cast<std::size_t>(section.tokens);
         pictures_.assign(section.vision() ? static_cast<std::size_t>(section.pictures) : 1, picture);
         if (section.student()) {
-            const auto rows = static_cast<std::size_t>(model::Units(vision_spec()).outputs(picture.size()));
+            const auto rows = static_cast<std::size_t>(model::Units(vision_spec()).outputs(picture.item));
             if (stored < rows + 1)
                 throw Error(ExitCode::usage, fmt::format("tokens={}: a picture alone has {}", stored, rows));
             stored -= rows - 1;
@@ -161,7 +161,7 @@ public:
         for (int s = 0; s < (section.vision() ? 1 : section.samples); ++s)
             views_.push_back(
                 {s, tokens_, weights_, flags_,
-                 shown ? std::span<const model::Picture>(pictures_) : std::span<const model::Picture>{}});
+                 shown ? std::span<const model::ItemView>(pictures_) : std::span<const model::ItemView>{}});
     }
     std::span<const model::SampleView> views() const { return views_; }
 
@@ -169,7 +169,7 @@ private:
     std::vector<std::int32_t> tokens_;
     std::vector<float> weights_;
     std::vector<std::uint8_t> flags_;
-    std::vector<model::Picture> pictures_;
+    std::vector<model::ItemView> pictures_;
     std::vector<model::SampleView> views_;
 };
 

@@ -118,7 +118,7 @@ std::span<std::int32_t> SampleFile::find_markers(Share share, Pulse& pulse) {
     pulse.doing(fmt::format("looking for picture markers in {}", path().string()));
     const auto& offsets = index_.sample_offsets_;
     std::vector<std::int32_t>& markers = index_.markers_;
-    markers.assign(index_.shapes_.size(), 0);
+    markers.assign(index_.items_.size(), 0);
     std::vector<std::int32_t> tokens;
     in_blocks(share, pulse, [&](std::int64_t first, std::int64_t last) {
         const std::int64_t begin = offsets[as_size(first)], count = offsets[as_size(last)] - begin;
@@ -130,7 +130,7 @@ std::span<std::int32_t> SampleFile::find_markers(Share share, Pulse& pulse) {
             if (text.size() > as_size(std::numeric_limits<std::int32_t>::max()))
                 refuse_element(path(), "index/sample_offsets", i, "a sample of more than 2^31 tokens");
             const auto found = static_cast<std::size_t>(std::count(text.begin(), text.end(), marker_));
-            if (found != index_.pictures(i).size())
+            if (found != index_.items(i).size())
                 refuse_element(path(), "tokens", offsets[as_size(i + 1)] - 1, wrong_markers(i, found));
             auto to = markers.begin() + index_.picture_offsets_[as_size(i)];
             for (std::size_t t = 0; t < text.size(); ++t)
@@ -143,7 +143,7 @@ std::span<std::int32_t> SampleFile::find_markers(Share share, Pulse& pulse) {
 /// The error text for a sample that has not one marker per picture.
 std::string SampleFile::wrong_markers(std::int64_t i, std::size_t markers) const {
     return fmt::format("sample {} has {} markers (token {}) and {} pictures", i, markers, marker_,
-                       index_.pictures(i).size());
+                       index_.items(i).size());
 }
 
 /// Reads and checks the text of sample i.
@@ -197,20 +197,20 @@ double SampleFile::check_text(std::int64_t i, const Sample& text) const {
         markers += token == marker_ ? 1 : 0;
         sum += weight;
     }
-    if (markers != index_.pictures(i).size())
+    if (markers != index_.items(i).size())
         refuse_at("tokens", text.tokens.size() - 1, wrong_markers(i, markers));
     return sum;
 }
 
 void SampleFile::replace_pictures(std::vector<std::int64_t> sources) {
-    if (!sources_.empty()) index_.shapes_ = std::move(stored_shapes_);
+    if (!sources_.empty()) index_.items_ = std::move(stored_items_);
     sources_ = std::move(sources);
     if (sources_.empty()) return;
-    stored_shapes_ = index_.shapes_;
-    MAESTRO_CHECK(sources_.size() == stored_shapes_.size(), "{} sources for {} pictures", sources_.size(),
-                  stored_shapes_.size());
+    stored_items_ = index_.items_;
+    MAESTRO_CHECK(sources_.size() == stored_items_.size(), "{} sources for {} pictures", sources_.size(),
+                  stored_items_.size());
     for (std::size_t p = 0; p < sources_.size(); ++p)
-        index_.shapes_[p] = stored_shapes_.at(as_size(sources_[p]));
+        index_.items_[p] = stored_items_.at(as_size(sources_[p]));
 }
 
 void SampleFile::read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
@@ -218,21 +218,21 @@ void SampleFile::read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) c
     read_stored(i, sample, has_text(part) ? Part::text : Part::sizes, pulse);
     if (!has_pixels(part)) return;
     const std::size_t first = as_size(index_.picture_offsets_[as_size(i)]);
-    for (std::size_t j = 0; j < sample.pictures.size(); ++j)
-        read_picture(sources_[first + j], sample.pictures[j], pulse);
+    for (std::size_t j = 0; j < sample.items.size(); ++j)
+        read_picture(sources_[first + j], sample.items[j], pulse);
 }
 
 /// Sets the pixels alone.
-void SampleFile::read_picture(std::int64_t number, StoredPicture& picture, Pulse& pulse) const {
+void SampleFile::read_picture(std::int64_t number, StoredItem& picture, Pulse& pulse) const {
     const auto& offsets = index_.picture_offsets_;
     const std::int64_t sample =
         std::upper_bound(offsets.begin(), offsets.end(), number) - offsets.begin() - 1;
     const std::int64_t begin = index_.pixel_offsets_[as_size(number)],
                        bytes = index_.pixel_offsets_[as_size(number + 1)] - begin;
-    picture.pixels.resize(as_size(bytes));
-    file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels", pulse);
+    picture.data.resize(as_size(bytes));
+    file_.read(picture.data.data(), bytes, pixels_at_ + begin, "pixels", pulse);
     Checksum checksum;
-    checksum.add(picture.pixels);
+    checksum.add(picture.data);
     if (checksum.value() != index_.pixel_checksums_[as_size(number)])
         refuse_element(path(), "index/pixel_checksum", number,
                        fmt::format("picture {} of sample {} does not match its checksum: damaged or changed",
@@ -249,13 +249,12 @@ void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& p
         sample.weights.clear();
         sample.flags.clear();
     }
-    const auto pictures = index_.pictures(i);
-    sample.pictures.resize(pictures.size());
-    for (std::size_t j = 0; j < pictures.size(); ++j) {
-        StoredPicture& picture = sample.pictures[j];
-        picture.height = pictures[j].height;
-        picture.width = pictures[j].width;
-        picture.pixels.clear();
+    const std::span<const Item> items = index_.items(i);
+    sample.items.resize(items.size());
+    for (std::size_t j = 0; j < items.size(); ++j) {
+        StoredItem& picture = sample.items[j];
+        picture.item = items[j];
+        picture.data.clear();
         if (has_pixels(part))
             read_picture(index_.picture_offsets_[as_size(i)] + static_cast<std::int64_t>(j), picture, pulse);
     }
@@ -263,8 +262,8 @@ void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& p
 
 std::int64_t SampleFile::bytes(std::int64_t i, Part part) const {
     std::int64_t total = has_text(part) ? index_.tokens(i) * kTokenBytes : 0;
-    for (const PictureSize& p : index_.pictures(i))
-        total += static_cast<std::int64_t>(sizeof(StoredPicture)) +
+    for (const Item& p : index_.items(i))
+        total += static_cast<std::int64_t>(sizeof(StoredItem)) +
                  (has_pixels(part) ? std::int64_t{p.height} * p.width * channels_ : 0);
     return total;
 }

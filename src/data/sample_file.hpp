@@ -37,20 +37,20 @@ struct Share {
     int count = 1;
 };
 
-struct StoredPicture {
-    int height = 0;
-    int width = 0;
-    std::vector<std::uint8_t> pixels;  ///< [height, width, channels]; empty where has_pixels(part) is false
+struct StoredItem {
+    Item item;
+    /// Of a picture: pixels [height, width, channels]. Empty where has_pixels(part) is false.
+    std::vector<std::uint8_t> data;
 };
 
-/// A sample as stored: one marker token per picture. weights[i] and flags[i] belong to token i as a target;
+/// A sample as stored: one marker token per item. weights[i] and flags[i] belong to token i as a target;
 /// they are 0 at the first token and at markers, which nothing predicts.
 struct Sample {
     std::int64_t id = -1;
     std::vector<std::int32_t> tokens;
     std::vector<float> weights;
     std::vector<std::uint8_t> flags;
-    std::vector<StoredPicture> pictures;
+    std::vector<StoredItem> items;  ///< in the order of their markers
 };
 
 class SampleFile {
@@ -72,8 +72,8 @@ public:
     std::int64_t size() const { return index_.size(); }
     /// Token ids are in [0, vocabulary).
     std::int32_t vocabulary() const { return vocabulary_; }
-    /// The token that marks the place of a picture.
-    std::int32_t marker() const { return marker_; }
+    /// The tokens that mark the places of items.
+    Markers markers() const { return Markers(marker_); }
     int channels() const { return channels_; }
     /// Identifies the contents, independent of the path.
     std::uint64_t identity() const { return identity_; }
@@ -103,7 +103,7 @@ private:
     double check_text(std::int64_t i, const Sample& text) const;
     void read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
     /// Picture number `number` of the file as it is stored.
-    void read_picture(std::int64_t number, StoredPicture& picture, Pulse& pulse) const;
+    void read_picture(std::int64_t number, StoredItem& picture, Pulse& pulse) const;
 
     RawFile file_;
     std::int32_t vocabulary_ = 0;
@@ -113,8 +113,8 @@ private:
     std::int64_t tokenizer_at_ = 0, tokenizer_bytes_ = 0;  ///< of the tokenizer.json
     std::uint64_t identity_ = 0;
     SampleIndex index_;
-    std::vector<std::int64_t> sources_;       ///< of replace_pictures()
-    std::vector<PictureSize> stored_shapes_;  ///< of the index, where it has those of replaced pictures
+    std::vector<std::int64_t> sources_;  ///< of replace_pictures()
+    std::vector<Item> stored_items_;     ///< of the index, where it has those of replaced pictures
     std::int64_t tokens_at_ = 0, weights_at_ = 0, flags_at_ = 0, pixels_at_ = 0;  ///< offsets in the file
 };
 

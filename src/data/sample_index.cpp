@@ -11,12 +11,13 @@
 namespace maestro::data {
 namespace {
 
-static_assert(sizeof(PictureSize) == 8);
+static_assert(sizeof(Item) == 12);
 
 constexpr std::array<std::string_view, 7> kIndexMembers{"sample_offsets", "picture_offsets", "picture_shape",
                                                         "pixel_offsets",  "checksum",        "loss_weight",
                                                         "pixel_checksum"};
 constexpr std::size_t kElementsPerBeat = 1 << 20;
+using StoredShape = std::array<std::int32_t, 2>;  ///< height and width of a picture
 
 /// Calls visit(i) for i in [begin, end), with a beat now and then.
 template <class Visit>
@@ -24,6 +25,15 @@ void for_each_index(std::size_t begin, std::size_t end, Pulse& pulse, Visit&& vi
     for (std::size_t i = begin; i < end; ++i) {
         visit(i);
         if (i % kElementsPerBeat == 0) pulse.beat();
+    }
+}
+
+/// Calls visit(first, count) for ranges of the elements [0, size), with a beat after each.
+template <class Visit>
+void for_each_block(std::size_t size, Pulse& pulse, Visit&& visit) {
+    for (std::size_t at = 0; at < size; at += kElementsPerBeat) {
+        visit(at, std::min(kElementsPerBeat, size - at));
+        pulse.beat();
     }
 }
 
@@ -41,7 +51,16 @@ SampleIndex::SampleIndex(const Container& container, const RawFile& file, const 
     };
     load("index/sample_offsets", Element::i64, sample_offsets_);
     load("index/picture_offsets", Element::i64, picture_offsets_);
-    load("index/picture_shape", Element::i32, shapes_, 2);
+    const Extent shapes = container.array("index/picture_shape", Element::i32, 2);
+    items_.resize(static_cast<std::size_t>(shapes.rows));
+    std::vector<StoredShape> block;
+    for_each_block(items_.size(), pulse, [&](std::size_t at, std::size_t count) {
+        block.resize(count);
+        const auto size = static_cast<std::int64_t>(sizeof(StoredShape));
+        file.read(block.data(), static_cast<std::int64_t>(count) * size,
+                  shapes.offset + static_cast<std::int64_t>(at) * size, "index/picture_shape", pulse);
+        for (std::size_t i = 0; i < count; ++i) items_[at + i] = {block[i][0], block[i][1]};
+    });
     load("index/pixel_offsets", Element::i64, pixel_offsets_);
     load("index/checksum", Element::u64, checksums_);
     load("index/loss_weight", Element::f64, weights_);
@@ -76,7 +95,7 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
     check_offsets("index/sample_offsets", sample_offsets_, 1, tokens);
     if (size() < 1) refuse_at("index/sample_offsets", 0, "the file holds no samples");
     const auto samples = static_cast<std::size_t>(size());
-    check_offsets("index/picture_offsets", picture_offsets_, 0, static_cast<std::int64_t>(shapes_.size()));
+    check_offsets("index/picture_offsets", picture_offsets_, 0, static_cast<std::int64_t>(items_.size()));
     expect_length("index/picture_offsets", picture_offsets_.size(), samples + 1,
                   "not as long as 'sample_offsets'");
     expect_length("index/checksum", checksums_.size(), samples, "not one for each sample");
@@ -86,12 +105,11 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
             refuse_at("index/loss_weight", i, fmt::format("{} is not a finite number >= 0", weights_[i]));
     });
     check_offsets("index/pixel_offsets", pixel_offsets_, 1, pixels);
-    expect_length("index/pixel_offsets", pixel_offsets_.size(), shapes_.size() + 1,
+    expect_length("index/pixel_offsets", pixel_offsets_.size(), items_.size() + 1,
                   "not one more than 'picture_shape'");
-    expect_length("index/pixel_checksum", pixel_checksums_.size(), shapes_.size(),
-                  "not one for each picture");
-    for_each_index(0, shapes_.size(), pulse, [&](std::size_t j) {
-        const auto [height, width] = shapes_[j];
+    expect_length("index/pixel_checksum", pixel_checksums_.size(), items_.size(), "not one for each picture");
+    for_each_index(0, items_.size(), pulse, [&](std::size_t j) {
+        const auto [height, width, kind] = items_[j];
         if (height < 1 || width < 1 || height > kLargestPicture || width > kLargestPicture)
             refuse_at("index/picture_shape", j,
                       fmt::format("a picture of {} x {}; sides are 1 to {} pixels", height, width,
@@ -107,17 +125,20 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
 std::uint64_t SampleIndex::checksum_of(const SampleHeader& header, Pulse& pulse) const {
     Checksum checksum;
     const auto add = [&](const auto& values) {
-        for (std::size_t at = 0; at < values.size(); at += kElementsPerBeat) {
-            const std::size_t count = std::min(kElementsPerBeat, values.size() - at);
+        for_each_block(values.size(), pulse, [&](std::size_t at, std::size_t count) {
             checksum.add(values.data() + at, count * sizeof values.front());
-            pulse.beat();
-        }
+        });
     };
     add(std::array<std::int64_t, 3>{header.vocabulary, header.marker, header.channels});
     add(std::array<std::uint64_t, 1>{header.identity});
     add(sample_offsets_);
     add(picture_offsets_);
-    add(shapes_);
+    std::vector<StoredShape> block;
+    for_each_block(items_.size(), pulse, [&](std::size_t at, std::size_t count) {
+        block.clear();
+        for (std::size_t i = at; i < at + count; ++i) block.push_back({items_[i].height, items_[i].width});
+        checksum.add(block.data(), count * sizeof(StoredShape));
+    });
     add(pixel_offsets_);
     add(checksums_);
     add(weights_);

@@ -1,5 +1,5 @@
 // SampleIndex: the lengths, picture sizes, loss weights and checksums of all samples, in flat arrays of 32
-// bytes per sample and 24 per picture (docs/file_formats.md, /index). Read as a whole when a sample file is
+// bytes per sample and 28 per picture (docs/file_formats.md, /index). Read as a whole when a sample file is
 // opened.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "base/pulse.hpp"
 #include "data/container.hpp"
 #include "data/raw_file.hpp"
-#include "spec/picture_size.hpp"
+#include "spec/item.hpp"
 
 namespace maestro::data {
 
@@ -39,17 +39,18 @@ public:
     std::int64_t tokens(std::int64_t i) const { return at(sample_offsets_, i + 1) - at(sample_offsets_, i); }
     /// Sum of the sample's loss weights.
     double weight(std::int64_t i) const { return at(weights_, i); }
-    std::span<const PictureSize> pictures(std::int64_t i) const {
-        return std::span(shapes_).subspan(
+    /// In the order of their markers.
+    std::span<const Item> items(std::int64_t i) const {
+        return std::span(items_).subspan(
             static_cast<std::size_t>(at(picture_offsets_, i)),
             static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
     }
-    /// Position of each picture's marker among the sample's tokens. Empty before SampleFile::find_markers(),
-    /// and for a sample without pictures.
+    /// Position of each item's marker among the sample's tokens. Empty before SampleFile::find_markers(), and
+    /// for a sample without items.
     std::span<const std::int32_t> markers(std::int64_t i) const {
         if (markers_.empty()) return {};
         return std::span(markers_).subspan(static_cast<std::size_t>(at(picture_offsets_, i)),
-                                           pictures(i).size());
+                                           items(i).size());
     }
     /// The value that the file's attribute index_checksum must have.
     std::uint64_t checksum() const { return checksum_; }
@@ -66,7 +67,7 @@ private:
 
     std::vector<std::int64_t> sample_offsets_{0};   ///< [N + 1], tokens
     std::vector<std::int64_t> picture_offsets_{0};  ///< [N + 1], pictures
-    std::vector<PictureSize> shapes_;               ///< [M]
+    std::vector<Item> items_;                       ///< [M]
     std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes
     std::vector<std::uint64_t> checksums_;          ///< [N]
     std::vector<std::uint64_t> pixel_checksums_;    ///< [M]

@@ -57,7 +57,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     for (std::size_t e = 0; e < role.inputs.size(); ++e) {
         const InputSpec& input = role.inputs[e];
         const bool embeddings = input.tensor == EdgeTensor::embeddings;
-        if (embeddings) expansions_.emplace_back(input.from);
+        if (embeddings) expansions_.push_back(input.units);
         MAESTRO_CHECK(blocks_of(input) <= 1 + (role.stage.layers > 0 ? role.stage.layers : spec.layers),
                       "the first stage of {} has fewer layers than its encoder delivers rows for",
                       role.section);

@@ -180,7 +180,7 @@ private:
     ModelSpec spec_;
     Role role_;
     Range vocabulary_;  ///< token ids whose embedding and logits this tp rank holds
-    /// Of the encoders whose edges deliver embeddings: how each expands a marker.
+    /// Of the encoders whose edges deliver embeddings, in the order of these: they expand markers.
     std::vector<Units> expansions_;
     int stream_input_ = -1;  ///< the input edge from the stage before; -1 on the first stage
     parallel::SequenceParallel sequence_parallel_;

@@ -20,7 +20,7 @@ public:
     explicit PositionCounter(std::vector<std::vector<std::int32_t>>& positions) : positions_(positions) {}
 
     void add_token() { add(next_, next_, next_), ++next_; }
-    void add_picture(RowGrid grid) {
+    void add_item(RowGrid grid) {
         const bool numbered = positions_.size() == 1;
         for (std::int32_t y = 0; y < grid.height; ++y)
             for (std::int32_t x = 0; x < grid.width; ++x)
@@ -58,23 +58,22 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
     for (const SampleView& sample : batch.samples) {
         const std::size_t first_row = packed.ids.size();
         PositionCounter positions(packed.positions);
-        std::size_t picture = 0;
-        std::int32_t answer = -1;  // to the last picture
+        std::size_t item = 0;
+        std::int32_t answer = -1;  // to the last item
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
-            if (const std::int32_t token = sample.tokens[j]; token == role_.marker) {
-                MAESTRO_CHECK(picture < sample.pictures.size(), "sample {} has more markers than pictures",
-                              sample.id);
-                const Picture& shown = sample.pictures[picture++];
+            const std::int32_t token = sample.tokens[j];
+            if (const auto kind = role_.markers.kind_of(token)) {
+                MAESTRO_CHECK(item < sample.items.size() && sample.items[item].item.kind == *kind,
+                              "sample {} has more markers than items, or others", sample.id);
+                const Item& shown = sample.items[item++].item;
                 answer = -1;
-                bool replaced = false;
-                for (std::size_t k = 0; k < expansions_.size(); ++k) {
-                    const RowGrid grid = expansions_[k].grid(shown.size());
-                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(grid.rows()), encoder_id(k));
-                    positions.add_picture(grid);
-                    replaced = true;
-                }
                 // Without an encoder the marker is a token like any other, and the text can be trained alone.
-                if (!replaced) {
+                if (const auto encoder = reader_of(*kind, expansions_)) {
+                    const RowGrid grid = expansions_[*encoder].grid(shown);
+                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(grid.rows()),
+                                      encoder_id(*encoder));
+                    positions.add_item(grid);
+                } else {
                     packed.ids.push_back(token);
                     positions.add_token();
                 }
@@ -83,7 +82,7 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
             // The row before a token predicts it. A token without a loss weight is no target, so that its
             // logits are not computed at all.
             if (j > 0 && sample.weights[j] != 0.0f) {
-                const bool flagged = picture > 0 && (sample.flags[j] & 1) != 0;
+                const bool flagged = item > 0 && (sample.flags[j] & 1) != 0;
                 if (flagged && answer < 0) answer = packed.answer_count++;
                 packed.targets.push_back({.packed_row = static_cast<std::int32_t>(packed.ids.size()) - 1,
                                           .token = sample.tokens[j],

@@ -85,36 +85,38 @@ namespace {
 /// Samples of given shapes, with the data that their views refer to.
 class ProbeSamples {
 public:
-    ProbeSamples(std::span<const SampleShape> shapes, int marker) {
+    ProbeSamples(std::span<const SampleShape> shapes, const Markers& markers) {
         // Views point into the elements of these vectors, which must therefore not move.
         tokens_.reserve(shapes.size());
         weights_.reserve(shapes.size());
         flags_.reserve(shapes.size());
-        pictures_.reserve(shapes.size());
-        for (const SampleShape& shape : shapes) add(shape, marker);
+        items_.reserve(shapes.size());
+        for (const SampleShape& shape : shapes) add(shape, markers);
     }
     std::span<const SampleView> views() const { return views_; }
 
 private:
-    void add(const SampleShape& shape, int marker) {
+    void add(const SampleShape& shape, const Markers& markers) {
         const auto count = static_cast<std::size_t>(
-            std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
+            std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.items.size())));
+        std::int32_t word = 0;
+        while (markers.kind_of(word)) ++word;
         // Markers come first and every token has a loss weight: no other sample of these lengths has more
         // targets, so the head and the loss need the most memory.
-        auto& ids = tokens_.emplace_back(count, marker == 0 ? 1 : 0);
-        for (std::size_t p = 0; p < shape.pictures.size(); ++p) ids[p] = marker;
+        auto& ids = tokens_.emplace_back(count, word);
+        for (std::size_t i = 0; i < shape.items.size(); ++i) ids[i] = markers.of(shape.items[i].kind);
         weights_.emplace_back(count, 1.0f);
         flags_.emplace_back(count, std::uint8_t{0});
-        auto& pictures = pictures_.emplace_back();
-        for (const PictureSize& p : shape.pictures) pictures.push_back({nullptr, p.height, p.width});
+        auto& items = items_.emplace_back();
+        for (const Item& item : shape.items) items.push_back({nullptr, item});
         views_.push_back(
-            {static_cast<std::int64_t>(views_.size()), ids, weights_.back(), flags_.back(), pictures});
+            {static_cast<std::int64_t>(views_.size()), ids, weights_.back(), flags_.back(), items});
     }
 
     std::vector<std::vector<std::int32_t>> tokens_;
     std::vector<std::vector<float>> weights_;
     std::vector<std::vector<std::uint8_t>> flags_;
-    std::vector<std::vector<Picture>> pictures_;
+    std::vector<std::vector<ItemView>> items_;
     std::vector<SampleView> views_;
 };
 
@@ -125,15 +127,14 @@ std::int64_t total_rows(const std::vector<Tensor>& tensors) {
 }
 
 /// Returns how many more rows an embedding edge may deliver to this rank than `delivered`: another
-/// micro-batch of the same lengths may have all of its pictures among the rows of one rank.
+/// micro-batch of the same lengths may have all of its items among the rows of one rank.
 std::int64_t worst_case_extra_rows(const InputSpec& input, const Role& role,
                                    std::span<const SampleShape> shapes, std::int64_t delivered,
                                    std::int64_t local_rows) {
-    const Units encoder(input.from);
-    std::int64_t picture_rows = 0;
-    for (const SampleShape& shape : shapes) picture_rows += encoder.outputs(shape.pictures);
-    if (role.computes_loss()) picture_rows = std::min(picture_rows, local_rows);
-    return std::max<std::int64_t>(picture_rows - delivered, 0);
+    std::int64_t rows = 0;
+    for (const SampleShape& shape : shapes) rows += input.units.outputs(shape.items);
+    if (role.computes_loss()) rows = std::min(rows, local_rows);
+    return std::max<std::int64_t>(rows - delivered, 0);
 }
 
 /// Notes when a pass needs the weights of each trainable group, and when its gradients are final.
@@ -170,7 +171,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     const auto meta = backend::make_meta(options.rates, options.traits);
     const auto module = make_module(*meta, spec, role, std::move(mesh), InitialWeights::zeros);
     if (options.worst_case) module->assume_worst_case();
-    const ProbeSamples samples(shapes, role.marker);
+    const ProbeSamples samples(shapes, role.markers);
     const Batch batch{
         .samples = samples.views(), .loss_scale = 1, .train = options.train, .lane_rows = options.lane_rows};
     const auto input_rows = module->input_rows(batch);

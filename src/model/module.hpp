@@ -18,23 +18,21 @@
 #include "parallel/mesh.hpp"
 #include "parallel/parameter_store.hpp"
 #include "spec/edge_tensor.hpp"
+#include "spec/item.hpp"
 #include "spec/lora.hpp"
 #include "spec/model_spec.hpp"
-#include "spec/picture_size.hpp"
 #include "spec/recompute.hpp"
 #include "spec/tp_overlap.hpp"
 
 namespace maestro::model {
 
-/// A picture in host memory: u8 pixels [height, width, channels]. Does not own the pixels.
-struct Picture {
-    const std::uint8_t* pixels = nullptr;
-    int height = 0;
-    int width = 0;
-    PictureSize size() const { return {height, width}; }
+/// An item in host memory: of a picture u8 pixels [height, width, channels]. Does not own them.
+struct ItemView {
+    const std::uint8_t* data = nullptr;
+    Item item = {};
 };
 
-/// A sample as it is stored, with one marker token for each picture. Does not own any data. weights[i] and
+/// A sample as it is stored, with one marker token for each item. Does not own any data. weights[i] and
 /// flags[i] describe token i as a prediction target: its loss weight, and in bit 0 of the flag whether it
 /// counts for exact match.
 struct SampleView {
@@ -42,13 +40,13 @@ struct SampleView {
     std::span<const std::int32_t> tokens;
     std::span<const float> weights;
     std::span<const std::uint8_t> flags;
-    std::span<const Picture> pictures;
+    std::span<const ItemView> items;  ///< in the order of their markers
 };
 
 /// The sizes of a sample, which the index of the sample file gives without reading its data.
 struct SampleShape {
-    std::int64_t tokens = 0;  ///< as stored: a picture is one token
-    std::vector<PictureSize> pictures;
+    std::int64_t tokens = 0;  ///< as stored: an item is one token
+    std::vector<Item> items;
     double weight = 0;  ///< sum of the loss weights of its targets
     bool operator==(const SampleShape&) const = default;
 };
@@ -76,8 +74,9 @@ struct Result {
 /// One incoming edge of a section.
 struct InputSpec {
     EdgeTensor tensor = EdgeTensor::embeddings;
-    ModelSpec from;        ///< the upstream model
-    bool gradient = true;  ///< of its rows; false: what backward() writes there is not read
+    ModelSpec from;             ///< the upstream model
+    bool gradient = true;       ///< of its rows; false: what backward() writes there is not read
+    Units units = Units(from);  ///< of an encoder: which markers its rows replace
     bool operator==(const InputSpec&) const = default;
 };
 
@@ -97,7 +96,7 @@ struct Stage {
     int index = 0, count = 1;
     int first_layer = 0;
     int layers = 0;  ///< 0: all that follow first_layer
-    /// Of a later stage of a language section: how the encoders that feed the first stage expand markers.
+    /// Of a later stage of a language section: the encoders that feed the first stage, which expand markers.
     /// Only the first stage has their edges among its inputs.
     std::vector<Units> expansions = {};
 
@@ -137,7 +136,7 @@ struct Role {
     bool trained = true;  ///< all parameters but those of `frozen`
     parallel::FrozenParameters frozen = {};
     bool needs_backward = true;
-    int marker = -1;  ///< token that stands for a picture
+    Markers markers = {};
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     Recompute recompute = Recompute::none;
@@ -226,7 +225,7 @@ public:
         return {};
     }
     /// Makes the module assume, on the meta backend, the micro-batch that needs most memory among those with
-    /// the same lengths, wherever the pictures and targets are within its samples.
+    /// the same lengths, wherever the items and targets are within its samples.
     virtual void assume_worst_case() {}
 
 protected:

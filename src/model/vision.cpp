@@ -20,7 +20,7 @@ namespace maestro::model {
 
 /// All pictures of a micro-batch, patch after patch.
 struct Vision::PackedPictures {
-    std::vector<const Picture*> pictures;
+    std::vector<const ItemView*> items;
     std::vector<std::int64_t> lengths;  ///< patches of each picture
     std::vector<std::int32_t> y, x;     ///< by patch: its row and column in the picture
 };
@@ -45,6 +45,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       backend_(backend),
       spec_(spec),
       role_(role),
+      units_(spec),
       patches_per_token_(std::int64_t{spec.merge} * spec.merge),
       patch_columns_(std::int64_t{frames_of(spec.vision_form.patches)} * spec.patch * spec.patch *
                      spec.channels),
@@ -89,11 +90,13 @@ int Vision::deepstack_of(int layer) const {
 Vision::PackedPictures Vision::pack(const Batch& batch) const {
     PackedPictures packed;
     for (const SampleView& sample : batch.samples)
-        for (const Picture& picture : sample.pictures) {
+        for (const ItemView& picture : sample.items) {
+            if (!units_.reads(picture.item.kind)) continue;
             const std::size_t before = packed.y.size();
-            ops::patch_positions(picture.height, picture.width, spec_.patch, spec_.merge, packed.y, packed.x);
+            ops::patch_positions(picture.item.height, picture.item.width, spec_.patch, spec_.merge, packed.y,
+                                 packed.x);
             packed.lengths.push_back(static_cast<std::int64_t>(packed.y.size() - before));
-            packed.pictures.push_back(&picture);
+            packed.items.push_back(&picture);
         }
     return packed;
 }
@@ -113,7 +116,8 @@ std::vector<std::vector<std::int64_t>> Vision::input_rows(const Batch& batch) co
     if (role_.stage.first()) return {};
     std::vector<std::size_t> sample_of;  // by picture
     for (std::size_t s = 0; s < batch.samples.size(); ++s)
-        sample_of.insert(sample_of.end(), batch.samples[s].pictures.size(), s);
+        for (const ItemView& view : batch.samples[s].items)
+            if (units_.reads(view.item.kind)) sample_of.push_back(s);
     std::vector<std::int64_t> rows(batch.samples.size(), 0);
     for (const parallel::RowRange& range :
          sequences_of(pack(batch)).partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
@@ -129,9 +133,8 @@ void Vision::cut_patches(const PackedPictures& packed, State& state, backend::Ar
          state.sequences.partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
         // One picture at a time: on a GPU its pixels are copied to scratch memory, which the next one reuses.
         const backend::ArenaScope scope(scratch);
-        const Picture& picture = *packed.pictures[range.sequence];
-        const std::span pixels(picture.pixels,
-                               static_cast<std::size_t>(picture.height) * picture.width * spec_.channels);
+        const auto& [data, picture] = *packed.items[range.sequence];
+        const std::span pixels(data, static_cast<std::size_t>(units_.bytes(picture)));
         ops::patchify(backend_, backend::to_device(backend_, pixels, scratch), picture.height, picture.width,
                       spec_.channels, spec_.patch, spec_.merge, spec_.vision_form.patches, range.first,
                       state.patches.slice(local_row, local_row + range.count));
@@ -269,7 +272,10 @@ const ModelKind kVisionKind{
     .rotary = [](const AttentionForm& form) { return ops::rotary_2d(form.head_dim, form.rope_theta); },
     .units =
         [](const ModelSpec& spec) {
-            return Units(spec.patch * spec.merge, std::int64_t{spec.merge} * spec.merge);
+            return Units(Units::Encoder{.reads = Item::Kind::picture,
+                                        .side = spec.patch * spec.merge,
+                                        .unit = std::int64_t{spec.merge} * spec.merge,
+                                        .channels = spec.channels});
         },
     .check_sizes =
         [](const ModelSpec& spec, const Role& role) {

@@ -68,6 +68,7 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
+    Units units_;
     std::int64_t patches_per_token_;                         ///< merge^2
     std::int64_t patch_columns_;                             ///< values of a patch
     std::int64_t width_;                                     ///< O: of a token in the language model

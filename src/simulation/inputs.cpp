@@ -58,7 +58,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
 
 Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Source& source) {
     const data::SampleFile samples(path);
-    scenario.marker = samples.marker();
+    scenario.markers = samples.markers();
     const graph::SectionGraph& graph = scenario.graph;
     workload::check_samples(scenario, samples);
     const workload::SampleTable table = workload::table_of(scenario, samples);

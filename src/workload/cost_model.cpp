@@ -16,9 +16,9 @@ namespace maestro::workload {
 
 namespace {
 
-constexpr double kMaxProbedSamples = 256;           ///< samples of a micro-batch
-constexpr int kProbedSide = 16, kProbedText = 256;  ///< tokens per side of a picture, and of the text with it
-constexpr double kProbedPicture = kProbedSide * kProbedSide;
+constexpr double kMaxProbedSamples = 256;  ///< samples of a micro-batch
+constexpr int kProbedText = 256;           ///< tokens of the text with a probed item
+constexpr double kProbedItem = kProbedSide * kProbedSide;
 constexpr double kNominalRate = 1e11;  ///< FLOP/s; only ratios matter to a plan
 
 /// The lengths that the samples have in a section.
@@ -50,10 +50,10 @@ public:
                            .ep = links.ep,
                            .expert_nodes = links.expert_nodes}},
           units_(probe_.spec),
-          encoder_(encoder_of(scenario, section)),
+          encoders_(encoders_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
           probes_(probes),
-          longest_(std::max(lengths.longest, encoder_.encodes() ? kProbedText + kProbedPicture : 0.0)),
+          longest_(std::max(lengths.longest, encoders_.empty() ? 0.0 : kProbedText + kProbedItem)),
           others_(static_cast<double>(scenario.graph.sections[section].micro_batch - 1) * lengths.sum /
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
         if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
@@ -75,7 +75,7 @@ public:
             const double length = add(cost, i);
             if (i > 0 && (!timed_ || length >= longest_)) break;
         }
-        if (encoder_.encodes()) add_picture_tokens(cost);
+        for (const model::Units& encoder : encoders_) add_item_rows(cost, encoder);
         return cost;
     }
 
@@ -117,16 +117,16 @@ private:
 
     /// Appends the i-th length and returns it.
     double add(LengthCost& cost, int i) const {
-        // Two lengths per octave for either kind: the length of a picture is the square of its side.
+        // Two lengths per octave for either kind: the length of an item is the square of its side.
         model::SampleShape shape;
         double length = 0;
         if (units_.encodes()) {
-            const PictureSize picture = units_.square(timed_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
-            shape = {.tokens = 1, .pictures = {picture}, .weight = 1};
-            length = static_cast<double>(units_.rows(picture));
+            const Item item = units_.probe(timed_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
+            shape = {.tokens = 1, .items = {item}, .weight = 1};
+            length = static_cast<double>(units_.rows(item));
         } else {
             length = timed_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
-            shape = {.tokens = static_cast<std::int64_t>(length), .pictures = {}, .weight = 1};
+            shape = {.tokens = static_cast<std::int64_t>(length), .items = {}, .weight = 1};
         }
         const Seconds seconds = measure(shape, length);
         cost.lengths.push_back(length);
@@ -136,17 +136,18 @@ private:
         return length;
     }
 
-    /// Tokens of a picture cost less or more than others, because they are neither embedded nor predicted.
-    void add_picture_tokens(LengthCost& cost) const {
-        constexpr double kWhole = kProbedText + kProbedPicture;
-        const Seconds seconds = measure(
-            {.tokens = kProbedText + 1, .pictures = {encoder_.square(kProbedSide)}, .weight = 1}, kWhole);
-        cost.picture_forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedPicture;
-        cost.picture_backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedPicture;
+    /// Rows of an item cost less or more than others, because they are neither embedded nor predicted.
+    void add_item_rows(LengthCost& cost, const model::Units& encoder) const {
+        constexpr double kWhole = kProbedText + kProbedItem;
+        const Seconds seconds =
+            measure({.tokens = kProbedText + 1, .items = {encoder.probe(kProbedSide)}, .weight = 1}, kWhole);
+        cost.items.push_back({.forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedItem,
+                              .backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedItem});
     }
 
     Probe probe_;  ///< without samples
-    model::Units units_, encoder_;
+    model::Units units_;
+    std::vector<model::Units> encoders_;
     bool common_ = false;  ///< all parts of a lane share experts
     bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
     Probes& probes_;
@@ -196,13 +197,13 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
     }
 }
 
-/// Calls each(length) for every sequence of the sample in the section: its pictures, or its tokens.
+/// Calls each(length) for every sequence of the sample in the section: items that it reads, or its tokens.
 template <class Each>
 void CostModel::lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const {
     const model::Units& units = table_->units(stage.section);
     if (!units.encodes()) return each(static_cast<double>(table_->length(sample, stage.section)));
-    for (const PictureSize& picture : table_->pictures(sample))
-        each(static_cast<double>(units.rows(picture)));
+    for (const Item& item : table_->items(sample))
+        if (units.reads(item.kind)) each(static_cast<double>(units.rows(item)));
 }
 
 schedule::SampleCost CostModel::of(std::int64_t sample) const {
@@ -217,10 +218,11 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
             task.backward_s += costs.cost.at(costs.cost.backward, n);
             common_s += costs.cost.at(costs.cost.common, n);
         });
-        if (const model::Units& encoder = table_->encoder(costs.section); encoder.encodes()) {
-            const auto pictures = static_cast<double>(encoder.outputs(table_->pictures(sample)));
-            task.forward_s += pictures * costs.cost.picture_forward;
-            task.backward_s += pictures * costs.cost.picture_backward;
+        const std::span<const model::Units> encoders = table_->encoders(costs.section);
+        for (std::size_t e = 0; e < encoders.size(); ++e) {
+            const auto rows = static_cast<double>(encoders[e].outputs(table_->items(sample)));
+            task.forward_s += rows * costs.cost.items[e].forward;
+            task.backward_s += rows * costs.cost.items[e].backward;
         }
         const double task_s = task.forward_s + task.backward_s;
         if (common_s > 0) task.common = std::min(1.0, common_s / task_s);

@@ -20,7 +20,11 @@ namespace maestro::workload {
 /// that are polynomials of degree two in the length.
 struct LengthCost {
     std::vector<double> lengths, forward, backward;
-    double picture_forward = 0, picture_backward = 0;  ///< added for each token of a picture
+    /// Added for each row of an item, by the encoder that reads it (SampleTable::encoders).
+    struct OfItem {
+        double forward = 0, backward = 0;
+    };
+    std::vector<OfItem> items;
     std::vector<double> common;  ///< of forward and backward together, see schedule::TaskCost::common
     /// The cost of n tokens; `each` is `forward`, `backward` or `common`.
     double at(const std::vector<double>& each, double n) const {

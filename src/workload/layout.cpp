@@ -170,20 +170,20 @@ bool needs_markers(const graph::SectionGraph& graph) {
 
 namespace {
 
-/// `pictures(sample)` and `length(sample)` give the sizes of an element of `samples`.
-template <class Samples, class Pictures, class Length>
-PackedSequences pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
+/// `items(sample)` and `length(sample)` give the sizes of an element of `samples`.
+template <class Samples, class Items, class Length>
+PackedSequences pack(const SampleTable& table, int section, const Samples& samples, Items&& items,
                      Length&& length) {
     PackedSequences packing;
     const model::Units& units = table.units(section);
     if (units.encodes()) packing.mask = parallel::AttentionMask::bidirectional;
     packing.unit = units.unit();
     for (const auto& sample : samples) {
-        if (units.encodes())
-            for (const PictureSize& picture : pictures(sample))
-                packing.lengths.push_back(units.rows(picture));
-        else
+        if (!units.encodes())
             packing.lengths.push_back(length(sample));
+        else
+            for (const Item& item : items(sample))
+                if (units.reads(item.kind)) packing.lengths.push_back(units.rows(item));
         packing.samples.push_back(packing.lengths.size());
     }
     return packing;
@@ -193,15 +193,14 @@ PackedSequences pack(const SampleTable& table, int section, const Samples& sampl
 
 PackedSequences pack_sequences(const SampleTable& table, int section, std::span<const std::int64_t> samples) {
     return pack(
-        table, section, samples, [&](std::int64_t sample) { return table.pictures(sample); },
+        table, section, samples, [&](std::int64_t sample) { return table.items(sample); },
         [&](std::int64_t sample) { return table.length(sample, section); });
 }
 
 PackedSequences pack_sequences(const SampleTable& table, int section,
                                std::span<const model::SampleShape> samples) {
     return pack(
-        table, section, samples,
-        [](const model::SampleShape& sample) -> const auto& { return sample.pictures; },
+        table, section, samples, [](const model::SampleShape& sample) -> const auto& { return sample.items; },
         [&](const model::SampleShape& sample) { return table.rows_of(std::span(&sample, 1), section); });
 }
 
@@ -290,18 +289,21 @@ std::vector<Range> places_of(const SampleTable& table, int from, int to, std::in
         add(places, {0, rows});
         return places;
     }
-    const std::span<const PictureSize> pictures = table.pictures(sample);
+    const std::span<const Item> items = table.items(sample);
     const std::span<const std::int32_t> markers = table.markers(sample);
-    MAESTRO_CHECK(markers.size() == pictures.size(), "sample {} has {} known markers and {} pictures", sample,
-                  markers.size(), pictures.size());
-    std::int64_t grown = 0;  // rows that the pictures before have more than their markers
-    for (std::size_t p = 0; p < pictures.size(); ++p) {
-        const std::int64_t begin = markers[p] + grown, tokens = table.units(from).outputs(pictures[p]);
-        add(places, {begin, begin + tokens});
-        grown += tokens - 1;
+    MAESTRO_CHECK(markers.size() == items.size(), "sample {} has {} known markers and {} items", sample,
+                  markers.size(), items.size());
+    std::int64_t grown = 0;  // rows that the items before have more than their markers
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        const std::int64_t begin = markers[i] + grown;
+        const auto encoder = model::reader_of(items[i].kind, table.encoders(to));
+        if (!encoder) continue;
+        const std::int64_t of_item = table.encoders(to)[*encoder].outputs(items[i]);
+        if (table.units(from).reads(items[i].kind)) add(places, {begin, begin + of_item});
+        grown += of_item - 1;
     }
     MAESTRO_CHECK(table.tokens(sample) + grown == length,
-                  "sample {} has {} rows in section {}, which expands pictures unlike section {}", sample,
+                  "sample {} has {} rows in section {}, which expands items unlike section {}", sample,
                   length, to, from);
     return places;
 }

@@ -37,8 +37,8 @@ parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank = 0);
 /// the positions of the markers.
 bool needs_markers(const graph::SectionGraph& graph);
 
-/// The sequences of a packed micro-batch, in its order: pictures (vision) or samples (language). Attention
-/// does not cross from one to another.
+/// The sequences of a packed micro-batch, in its order: items of an encoder, or samples. Attention does not
+/// cross from one to another.
 struct PackedSequences {
     std::vector<std::int64_t> lengths;  ///< rows of each sequence
     std::vector<std::size_t> samples{
@@ -69,8 +69,8 @@ RowPlacements stream_of(const PackedSequences& packing, parallel::Degrees degree
 RowPlacements inputs_of(const PackedSequences& packing, std::span<const std::vector<Range>> places,
                         parallel::Degrees degrees);
 
-/// Returns the rows of the sample in section `to` that the rows of the edge from section `from` become. A
-/// picture has the rows at the position of its marker, as model::Language packs it; hidden states cover all
+/// Returns the rows of the sample in section `to` that the rows of the edge from section `from` become. An
+/// item has the rows at the position of its marker, as model::Language packs it; hidden states cover all
 /// rows. For one rank, which receives all rows, their number suffices; for several ranks the table needs the
 /// marker positions.
 std::vector<Range> places_of(const SampleTable& table, int from, int to, std::int64_t sample,

@@ -23,14 +23,14 @@ double mib(double bytes) {
     return bytes / (1 << 20);
 }
 
-/// Returns the bytes of a micro-batch of samples as they are read from the file: pixels for a section that
-/// reads pictures of `channels` channels, tokens for the others (channels = 0).
-double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
+/// Returns the bytes of a micro-batch of samples as a section reads them from the file: the items of its kind
+/// for an encoder, tokens for the others.
+double sample_bytes(std::span<const model::SampleShape> batch, const model::Units& units) {
     double bytes = 0;
     for (const model::SampleShape& shape : batch) {
         // A token has 4 bytes, its loss weight 4 and its flags 1.
-        if (channels == 0) bytes += 9.0 * static_cast<double>(shape.tokens);
-        for (const auto& p : shape.pictures) bytes += 1.0 * p.height * p.width * channels;
+        if (!units.encodes()) bytes += 9.0 * static_cast<double>(shape.tokens);
+        for (const Item& item : shape.items) bytes += static_cast<double>(units.bytes(item));
     }
     return bytes;
 }
@@ -240,11 +240,9 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch,
                                    &memory.footprint.host.saved, &memory.footprint.host.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
-        // Of a section that reads pictures, only the first stage does.
-        if (!table.units(s).encodes())
-            memory.samples = sample_bytes(worst, 0);
-        else if (role.stage.first())
-            memory.samples = sample_bytes(worst, scenario.models[s].channels);
+        // Of an encoder, only the first stage reads items.
+        if (!table.units(s).encodes() || role.stage.first())
+            memory.samples = sample_bytes(worst, table.units(s));
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
         const double batches = static_cast<double>(scenario.global_batch) / a_round;
         memory.samples_of_step = memory.samples * std::max(1.0, batches);

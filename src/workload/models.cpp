@@ -66,7 +66,7 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
                      .trained = s.train,
                      .frozen = scenario.tuning[section].frozen,
                      .needs_backward = s.backward,
-                     .marker = scenario.marker,
+                     .markers = scenario.markers,
                      .seed = scenario.seed,
                      .compute = scenario.compute,
                      .recompute = scenario.tuning[section].recompute,
@@ -94,17 +94,18 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
     return role;
 }
 
-model::Units encoder_of(const Scenario& scenario, int section) {
+std::vector<model::Units> encoders_of(const Scenario& scenario, int section) {
+    std::vector<model::Units> encoders;
     for (const graph::Edge& e : scenario.graph.edges)
         if (e.to == section && e.tensor == EdgeTensor::embeddings)
-            return model::Units(scenario.models[e.from]);
-    return {};
+            encoders.emplace_back(scenario.models[e.from]);
+    return encoders;
 }
 
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples) {
     std::vector<SampleTable::Section> sections;
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s)
-        sections.push_back({model::Units(scenario.models[s]), encoder_of(scenario, s)});
+        sections.push_back({model::Units(scenario.models[s]), encoders_of(scenario, s)});
     return SampleTable(samples, std::move(sections));
 }
 
@@ -125,12 +126,15 @@ void check_samples(const Scenario& scenario, const data::SampleFile& samples, bo
             throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, wrong));
     for (const graph::Edge& e : scenario.graph.edges) {
         const model::ModelSpec& m = scenario.models[e.to];
-        if (e.tensor == EdgeTensor::embeddings && m.picture_token >= 0 && m.picture_token != samples.marker())
+        const std::int32_t marker = samples.markers().of(Item::Kind::picture);
+        if (e.tensor == EdgeTensor::embeddings &&
+            model::Units(scenario.models[e.from]).reads(Item::Kind::picture) && m.picture_token >= 0 &&
+            m.picture_token != marker)
             throw Error(
                 ExitCode::bad_data,
                 fmt::format("{}: token {} marks pictures, in model.{} it is {} (picture_token); make the "
                             "samples again with that marker",
-                            path, samples.marker(), m.name, m.picture_token));
+                            path, marker, m.name, m.picture_token));
     }
     check_targets(samples);
     if (for_training && samples.size() < scenario.global_batch)

@@ -15,9 +15,9 @@ namespace maestro::workload {
 model::Role role_of(const Scenario& scenario, int stage);
 /// The same of any part of a section's model, whatever stages its layout has.
 model::Role role_of(const Scenario& scenario, int section, model::Stage part);
-/// Returns the units of the encoder whose output rows replace the markers of a section; those of no encoder
-/// where none feeds it.
-model::Units encoder_of(const Scenario& scenario, int section);
+/// Returns the units of the encoders whose output rows replace the markers of a section, in the order of
+/// their edges.
+std::vector<model::Units> encoders_of(const Scenario& scenario, int section);
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples);
 /// Refuses a file without any target, which is a token with a loss weight. Error(bad_data).
 void check_targets(const data::SampleFile& samples);

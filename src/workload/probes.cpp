@@ -55,9 +55,9 @@ std::size_t Probes::Hash::operator()(const Probe& probe) const {
     for (const auto& [sample, count] : probe.samples) {
         mix(count);
         mix(sample.tokens);
-        for (const PictureSize& picture : sample.pictures) {
-            mix(picture.height);
-            mix(picture.width);
+        for (const Item& item : sample.items) {
+            mix(item.height);
+            mix(item.width);
         }
     }
     return hash;

@@ -14,6 +14,9 @@
 
 namespace maestro::workload {
 
+/// Output rows per side of an item by which an encoder, or what it feeds, is measured.
+inline constexpr int kProbedSide = 16;
+
 /// Everything that a run depends on. Probes compares all of it, so that a new field of these structs cannot
 /// be forgotten.
 struct Probe {

@@ -1,6 +1,7 @@
 #include "workload/sample_table.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <queue>
 #include <utility>
@@ -31,13 +32,14 @@ SampleTable::SampleTable(const data::SampleFile& file, std::vector<Section> sect
     : index_(&file.index()), sections_(std::move(sections)) {}
 
 model::SampleShape SampleTable::shape(std::int64_t sample) const {
-    model::SampleShape shape{.tokens = index_->tokens(sample), .pictures = {}, .weight = weight(sample)};
-    for (const auto& p : pictures(sample)) shape.pictures.push_back({p.height, p.width});
-    return shape;
+    const std::span<const Item> of_sample = items(sample);
+    return {.tokens = index_->tokens(sample),
+            .items = {of_sample.begin(), of_sample.end()},
+            .weight = weight(sample)};
 }
 
 bool SampleTable::activates(std::int64_t sample, int section) const {
-    return !units(section).encodes() || !pictures(sample).empty();
+    return units(section).sequences(items(sample)) > 0;
 }
 
 std::int64_t SampleTable::length(std::int64_t sample, int section) const {
@@ -50,27 +52,28 @@ std::set<std::int64_t> SampleTable::sequence_rows(int section) const {
         if (!units(section).encodes())
             rows.insert(length(i, section));
         else
-            for (const auto& p : pictures(i)) rows.insert(units(section).rows(p));
+            for (const Item& item : items(i))
+                if (units(section).reads(item.kind)) rows.insert(units(section).rows(item));
     });
     return rows;
 }
 
 std::int64_t SampleTable::most_sequences(int samples, int section) const {
     if (!units(section).encodes()) return samples;
-    return sum_of_largest(samples, [&](std::int64_t i) { return std::ssize(pictures(i)); });
+    return sum_of_largest(samples, [&](std::int64_t i) { return units(section).sequences(items(i)); });
 }
 
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
-    if (units(section).encodes()) return units(section).outputs(pictures(sample));
-    return model::expanded_tokens(index_->tokens(sample), pictures(sample), encoder(section));
+    if (units(section).encodes()) return units(section).outputs(items(sample));
+    return model::expanded_tokens(index_->tokens(sample), items(sample), encoders(section));
 }
 
 std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
     std::int64_t rows = 0;
     for (const model::SampleShape& shape : batch)
         rows += units(section).encodes()
-                    ? units(section).outputs(shape.pictures)
-                    : model::expanded_tokens(shape.tokens, shape.pictures, encoder(section));
+                    ? units(section).outputs(shape.items)
+                    : model::expanded_tokens(shape.tokens, shape.items, encoders(section));
     return rows;
 }
 
@@ -89,31 +92,31 @@ std::int64_t SampleTable::sum_of_largest(int samples,
 }
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
-    const auto rows_in_all = [&](std::span<const PictureSize> pictures) {
+    const auto rows_in_all = [&](std::span<const Item> of) {
         std::int64_t rows = 0;
         for (const Section& section : sections_)
-            if (section.units.encodes()) rows += section.units.outputs(pictures);
+            if (section.units.encodes()) rows += section.units.outputs(of);
         return rows;
     };
     const auto by_text = largest(*this, samples, [&](std::int64_t i) { return index_->tokens(i); });
-    const auto by_pictures =
-        largest(*this, samples, [&](std::int64_t i) { return rows_in_all(pictures(i)); });
+    const auto by_items = largest(*this, samples, [&](std::int64_t i) { return rows_in_all(items(i)); });
     std::vector<model::SampleShape> worst;
-    for (std::size_t i = 0; i < by_pictures.size(); ++i) {
-        worst.push_back(shape(by_pictures[i]));
+    for (std::size_t i = 0; i < by_items.size(); ++i) {
+        worst.push_back(shape(by_items[i]));
         worst.back().tokens = std::max(worst.back().tokens, index_->tokens(by_text[i]));
     }
-    // The largest picture of the file bounds the attention of the vision section, whichever sample has it.
-    std::span<const PictureSize> largest_picture;
+    // The largest item of each kind in the file bounds the attention of its encoder, whichever sample has it.
+    std::array<std::span<const Item>, kItemKinds> largest_of_kind;
     for_each([&](std::int64_t i) {
-        for (const auto& p : pictures(i))
-            if (const std::span one(&p, 1); rows_in_all(one) > rows_in_all(largest_picture))
-                largest_picture = one;
+        for (const Item& item : items(i))
+            if (std::span<const Item>& most = largest_of_kind[static_cast<std::size_t>(item.kind)];
+                rows_in_all({&item, 1}) > rows_in_all(most))
+                most = {&item, 1};
     });
-    if (!largest_picture.empty() && !worst.empty())
-        worst.front().pictures.push_back({largest_picture.front().height, largest_picture.front().width});
-    // The longest text may be of a sample without pictures, in which no token is a marker.
-    for (auto& shape : worst) shape.tokens += static_cast<std::int64_t>(shape.pictures.size());
+    for (const std::span<const Item> most : largest_of_kind)
+        if (!most.empty() && !worst.empty()) worst.front().items.push_back(most.front());
+    // The longest text may be of a sample without items, in which no token is a marker.
+    for (auto& shape : worst) shape.tokens += static_cast<std::int64_t>(shape.items.size());
     return worst;
 }
 

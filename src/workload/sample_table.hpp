@@ -1,4 +1,4 @@
-// The sizes of every sample in every section: lengths, pictures, loss weight, rows on each edge. A view of
+// The sizes of every sample in every section: lengths, items, loss weight, rows on each edge. A view of
 // the index of the sample file by the units of the sections; it reads no sample data.
 #pragma once
 
@@ -19,8 +19,8 @@ class SampleTable {
 public:
     /// A section of the graph.
     struct Section {
-        model::Units units;         ///< of its model
-        model::Units encoder = {};  ///< of the encoder whose output rows replace its markers, if there is one
+        model::Units units;                       ///< of its model
+        std::vector<model::Units> encoders = {};  ///< whose output rows replace its markers
     };
     /// `file` must outlive the table.
     SampleTable(const data::SampleFile& file, std::vector<Section> sections);
@@ -40,21 +40,20 @@ public:
     void set_pulse(Pulse& pulse) { pulse_ = &pulse; }
     /// Returns a copy. For what is needed of every sample of a file there are functions that copy nothing.
     model::SampleShape shape(std::int64_t sample) const;
-    std::span<const PictureSize> pictures(std::int64_t sample) const { return index_->pictures(sample); }
-    /// Tokens as stored: a picture is one marker token.
+    std::span<const Item> items(std::int64_t sample) const { return index_->items(sample); }
+    /// Tokens as stored: an item is one marker token.
     std::int64_t tokens(std::int64_t sample) const { return index_->tokens(sample); }
     /// Positions of the markers among these tokens, see SampleIndex.
     std::span<const std::int32_t> markers(std::int64_t sample) const { return index_->markers(sample); }
     /// Sum of the loss weights of its targets.
     double weight(std::int64_t sample) const { return index_->weight(sample); }
     const model::Units& units(int section) const { return sections_[section].units; }
-    const model::Units& encoder(int section) const { return sections_[section].encoder; }
-    /// Whether the sample has work for the section: pictures for an encoder, always for the others.
+    std::span<const model::Units> encoders(int section) const { return sections_[section].encoders; }
+    /// Whether the sample has work for the section: for an encoder items that it reads, always for others.
     bool activates(std::int64_t sample, int section) const;
-    /// The rows of the sample within the section: tokens, or what an encoder makes of its pictures.
+    /// The rows of the sample within the section: tokens, or what an encoder makes of its items.
     std::int64_t length(std::int64_t sample, int section) const;
-    /// All lengths, in rows, that a sequence of the section has in the file. A sequence is a picture or a
-    /// sample.
+    /// All lengths, in rows, that a sequence of the section has in the file.
     std::set<std::int64_t> sequence_rows(int section) const;
     /// Returns the most sequences that a micro-batch of so many samples has in the section.
     std::int64_t most_sequences(int samples, int section) const;
@@ -67,7 +66,7 @@ public:
     /// Returns the sum of the `samples` largest values.
     std::int64_t sum_of_largest(int samples, const std::function<std::int64_t(std::int64_t)>& value) const;
     /// Returns a micro-batch that bounds every micro-batch of `samples` samples: the i-th longest text with
-    /// the i-th largest pictures of the file.
+    /// the i-th largest items of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:

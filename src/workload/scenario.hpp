@@ -34,8 +34,8 @@ struct Scenario {
     std::int64_t sequence_length = 512;         ///< the most tokens of a sample, picture tokens included
     DType compute = DType::f32;
     TpOverlap tp_overlap = TpOverlap::automatic;
-    std::uint64_t seed = 0;    ///< of the initial weights
-    std::int32_t marker = -1;  ///< the token that stands for a picture in the samples
+    std::uint64_t seed = 0;  ///< of the initial weights
+    Markers markers = {};    ///< those of the samples
     /// The machines that times are counted for. Without it, they are counted at a nominal rate.
     std::optional<config::Cluster> cluster;
     /// Where the program runs, without a cluster: the node of each rank of the world. Empty: not known.
@@ -50,8 +50,8 @@ struct Scenario {
 /// The sizes of a model of a deck, with the form of its family.
 model::ModelSpec spec_of(const config::Model& model);
 
-/// The scenario that the deck describes, checked; its marker and cluster are left to the caller, because they
-/// come from other files. With Times::from_file the sections may lack a model. Throws Error(bad_deck,
+/// The scenario that the deck describes, checked; its markers and cluster are left to the caller, because
+/// they come from other files. With Times::from_file the sections may lack a model. Throws Error(bad_deck,
 /// all_ranks) with all problems, a line each, at the place of their keys.
 Scenario make_scenario(const config::Deck& deck, config::Times times = config::Times::model);
 /// What make_scenario() refuses, for config::parse_deck() to report with its own errors. Where the deck is

@@ -173,13 +173,21 @@ void check_stages(const graph::Section& section, const model::ModelSpec& m,
                                         fmt::join(l.layers, ", "), sum, m.layers, m.name)});
 }
 
-/// A section takes one edge of each kind, and feeds sections of one width.
+/// Whether both edges bring a section the same: hidden states, or embeddings of one kind of item.
+bool bring_alike(const Scenario& scenario, const graph::Edge& a, const graph::Edge& b) {
+    return a.to == b.to && a.tensor == b.tensor &&
+           (a.tensor == EdgeTensor::hidden ||
+            model::Units(scenario.models[a.from]).reads_as(model::Units(scenario.models[b.from])));
+}
+
+/// A section takes hidden states of one section and embeddings of one for each kind of item, and feeds
+/// sections of one width.
 void check_siblings(const Scenario& scenario, std::size_t edge, std::vector<graph::Refusal>& refusals) {
     const graph::Edge& e = scenario.graph.edges[edge];
     const std::string key = fmt::format("edge.{}-{}.to", e.from_name, e.to_name);
     for (std::size_t j = 0; j < edge; ++j) {
         const graph::Edge& other = scenario.graph.edges[j];
-        if (other.to == e.to && other.tensor == e.tensor)
+        if (bring_alike(scenario, e, other))
             refusals.push_back(
                 {key,
                  fmt::format("'{}' receives {} from '{}' already; more than one such edge is not built yet",
@@ -201,7 +209,7 @@ void check_teaching(const Scenario& scenario, const graph::Edge& e, std::vector<
             {fmt::format("edge.{}-{}.to", e.from_name, e.to_name),
              fmt::format("hidden states teach a section that computes the loss, '{}' has an outgoing edge",
                          e.to_name)});
-    if (encoder_of(scenario, e.from) != encoder_of(scenario, e.to))
+    if (encoders_of(scenario, e.from) != encoders_of(scenario, e.to))
         refusals.push_back(
             {fmt::format("edge.{}-{}.from", e.from_name, e.to_name),
              "teacher and student see pictures differently, so their rows do not match; give both "

@@ -20,16 +20,16 @@ std::int64_t causal_slice(std::int64_t length, int cp) {
     return 2 * (length / chunks) + (left > cp ? 2 : left > 0 ? 1 : 0);
 }
 
-/// The output rows of the pictures of `micro_batch` samples in the largest slice. Whole pictures are
-/// distributed within the imbalance that Partition accepts; where pictures are cut instead, each adds at most
+/// The output rows of the items of `micro_batch` samples in the largest slice of an encoder. Whole items are
+/// distributed within the imbalance that Partition accepts; where items are cut instead, each adds at most
 /// one unit to an even share.
-std::int64_t pictures_slice(const SampleTable& table, const LaneSpec& lane) {
+std::int64_t items_slice(const SampleTable& table, const LaneSpec& lane) {
     const int cp = lane.degrees.cp, section = lane.section;
     const std::int64_t rows =
         table.sum_of_largest(lane.micro_batch, [&](std::int64_t i) { return table.output_rows(i, section); });
     if (cp == 1) return rows;
     const std::int64_t cut = table.sum_of_largest(lane.micro_batch, [&](std::int64_t i) {
-        return table.output_rows(i, section) + (cp - 1) * static_cast<std::int64_t>(table.pictures(i).size());
+        return table.output_rows(i, section) + (cp - 1) * table.units(section).sequences(table.items(i));
     });
     const auto distributed =
         static_cast<std::int64_t>(parallel::kMaxImbalance * static_cast<double>(longest_part(rows, cp)));
@@ -40,7 +40,7 @@ std::int64_t pictures_slice(const SampleTable& table, const LaneSpec& lane) {
 
 std::int64_t max_slice_rows(const SampleTable& table, const LaneSpec& lane) {
     const model::Units& units = table.units(lane.section);
-    if (units.encodes()) return pictures_slice(table, lane) * units.unit();
+    if (units.encodes()) return items_slice(table, lane) * units.unit();
     return table.sum_of_largest(lane.micro_batch, [&](std::int64_t i) {
         return causal_slice(table.length(i, lane.section), lane.degrees.cp);
     });

@@ -7,20 +7,19 @@
 
 #include "base/check.hpp"
 #include "workload/models.hpp"
+#include "workload/probes.hpp"
 
 namespace maestro::workload {
 
 namespace {
 
-constexpr int kProbedSide = 16;  ///< output rows per side of the picture by which a vision model is cut
-
 /// Returns the floating-point operations of a micro-batch of one sample in a stage with this layer alone: the
 /// first of three, between two others, or the last.
 double flops_of(const Scenario& scenario, int section, int index, int layer, std::int64_t tokens) {
     const model::ModelSpec& spec = scenario.models[section];
-    model::SampleShape sample{.tokens = tokens, .pictures = {}, .weight = 1};
+    model::SampleShape sample{.tokens = tokens, .items = {}, .weight = 1};
     if (const model::Units units(spec); units.encodes())
-        sample = {.tokens = 1, .pictures = {units.square(kProbedSide)}, .weight = 1};
+        sample = {.tokens = 1, .items = {units.probe(kProbedSide)}, .weight = 1};
     model::Role role =
         role_of(scenario, section, {.index = index, .count = 3, .first_layer = layer, .layers = 1});
     // What is added after the first layers costs next to nothing, and a stage of one layer has no room for

@@ -130,10 +130,10 @@ void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const Sa
                     .shape = mesh_shape_of(scenario, static_cast<int>(stage)),
                     .links = mesh_links_of(scenario, static_cast<int>(stage))};
         probe.options.rates = rates_of(scenario.cluster->device);
-        // Where a picture stands in a text hardly matters: its tokens count as text.
+        // Where an item stands in a text hardly matters: its rows count as text.
         probe.add(table.units(section).encodes()
                       ? table.shape(*medium)
-                      : model::SampleShape{.tokens = table.length(*medium, section), .pictures = {}});
+                      : model::SampleShape{.tokens = table.length(*medium, section), .items = {}});
         const model::Footprint& footprint = probes.footprint(probe);
         for (std::size_t g = 0; g < ends[stage].size(); ++g) {
             const model::Footprint::GroupPass& pass = footprint.groups[g];

@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
                 const Role role{.section = "language",
                                 .inputs = {},
                                 .loss_terms = {LossTerm{}},
-                                .marker = model::test::kMarker,
+                                .markers = Markers(model::test::kMarker),
                                 .compute = DType::f64,
                                 .recompute = recompute};
                 for (int of_replica = 1; 2 * of_replica <= ranks; ++of_replica)

@@ -166,14 +166,14 @@ public:
     PictureTokens(const Views& all, const model::Units& encoder) : encoder_(encoder) {
         for (const model::SampleView& view : all) {
             first_.emplace_back();
-            for (const model::Picture& picture : view.pictures) {
+            for (const model::ItemView& picture : view.items) {
                 first_.back().push_back(count_);
                 count_ += tokens_of(picture);
             }
         }
     }
     std::int64_t count() const { return count_; }
-    std::int64_t tokens_of(const model::Picture& picture) const { return encoder_.outputs(picture.size()); }
+    std::int64_t tokens_of(const model::ItemView& picture) const { return encoder_.outputs(picture.item); }
     std::int64_t first(const model::SampleView& view, std::size_t picture) const {
         return first_.at(view.id).at(picture);
     }
@@ -186,7 +186,7 @@ public:
                 rows.push_back(-1);
                 continue;
             }
-            const std::int64_t begin = first(view, picture), end = begin + tokens_of(view.pictures[picture]);
+            const std::int64_t begin = first(view, picture), end = begin + tokens_of(view.items[picture]);
             for (std::int64_t number = begin; number < end; ++number) rows.push_back(number);
             ++picture;
         }
@@ -197,8 +197,8 @@ public:
         const std::int64_t unit = encoder_.unit();
         std::vector<std::int64_t> patches, begins, numbers;
         for (const model::SampleView& view : views)
-            for (std::size_t p = 0; p < view.pictures.size(); ++p) {
-                patches.push_back(unit * tokens_of(view.pictures[p]));
+            for (std::size_t p = 0; p < view.items.size(); ++p) {
+                patches.push_back(unit * tokens_of(view.items[p]));
                 begins.push_back(first(view, p));
             }
         const Partition partition(patches, AttentionMask::bidirectional, tower.mesh().degrees(), unit);
@@ -356,14 +356,14 @@ void check_tower(Family& family, const PictureTokens& tokens, const Table& table
                  double allowed, const std::string& what) {
     const int width = family.spec.width;
     for (const model::SampleView& view : views)
-        for (std::size_t p = 0; p < view.pictures.size(); ++p)
+        for (std::size_t p = 0; p < view.items.size(); ++p)
             for (std::size_t block = 0; block <= family.specs[1].deepstack.size(); ++block) {
                 const std::string name = block == 0
                                              ? fmt::format("vision.{}.{}", view.id, p)
                                              : fmt::format("deepstack.{}.{}.{}", view.id, p, block - 1);
                 const auto expected = family.reference.read<double>(name);
                 MAESTRO_CHECK(
-                    static_cast<std::int64_t>(expected.size()) == width * tokens.tokens_of(view.pictures[p]),
+                    static_cast<std::int64_t>(expected.size()) == width * tokens.tokens_of(view.items[p]),
                     "{}: {} has {} values", what, name, expected.size());
                 Distance distance;
                 for (std::size_t i = 0; i < expected.size(); ++i)
@@ -401,7 +401,7 @@ void run(const comm::Communicator& world, Family& family, const Layout& layout, 
     std::int64_t edge_width = 0;
     if (family.specs.size() > 1) {
         role.inputs = {{EdgeTensor::embeddings, family.specs[1]}};
-        role.marker = testing_support::kFamilyMarker;
+        role.markers = Markers(testing_support::kFamilyMarker);
         edge_width = model::row_width(role.inputs[0], spec.width);
         model::Role encoder{};
         encoder.section = "tower";

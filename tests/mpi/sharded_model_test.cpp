@@ -149,7 +149,7 @@ Rows rows_of(const Job& job, bool pictures) {
                 rows.source.push_back(-1);
             } else {
                 const std::int64_t tokens =
-                    model::Units(model::test::vision_spec()).outputs(sample.pictures[picture++].size());
+                    model::Units(model::test::vision_spec()).outputs(sample.items[picture++].item);
                 for (std::int64_t i = 0; i < tokens; ++i) rows.source.push_back(next++);
                 rows.first_lengths.push_back(4 * tokens);
             }

@@ -126,8 +126,8 @@ private:
     static double sum_of(const model::SampleView& sample) {
         double sum = 0;
         for (const std::int32_t token : sample.tokens) sum += token;
-        for (const model::Picture& p : sample.pictures)
-            for (int i = 0; p.pixels && i < p.height * p.width; ++i) sum += p.pixels[i];
+        for (const model::ItemView& p : sample.items)
+            for (int i = 0; p.data && i < p.item.height * p.item.width; ++i) sum += p.data[i];
         return sum;
     }
     void check_memory(backend::Arena& scratch) const {

@@ -91,7 +91,7 @@ private:
     std::deque<std::vector<float>> weights_;
     std::deque<std::vector<std::uint8_t>> flags_;
     std::deque<std::vector<std::uint8_t>> pixels_;
-    std::deque<std::vector<model::Picture>> pictures_;
+    std::deque<std::vector<model::ItemView>> pictures_;
     std::vector<model::SampleView> views_;
     double weight_ = 0;
 };

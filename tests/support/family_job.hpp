@@ -29,7 +29,7 @@ public:
         language.loss_terms = {model::LossTerm{}};
         if (specs.size() > 1) {
             language.inputs = {{EdgeTensor::embeddings, specs[1]}};
-            language.marker = kFamilyMarker;
+            language.markers = Markers(kFamilyMarker);
         }
         models.push_back(load(family, specs[0], lora_of(0), language));
         if (specs.size() == 1) return;
@@ -55,8 +55,8 @@ public:
             std::int64_t row = 0;
             for (const model::SampleView& sample : batch.samples) {
                 const std::int64_t first = row;
-                for (const model::Picture& picture : sample.pictures)
-                    row += model::Units(models[1].spec).outputs(picture.size());
+                for (const model::ItemView& picture : sample.items)
+                    row += model::Units(models[1].spec).outputs(picture.item);
                 inputs[0].push_back(rows.slice(first, row));
             }
             MAESTRO_CHECK(row == rows.dim(0), "the vision model has {} rows, its pictures {}", rows.dim(0),

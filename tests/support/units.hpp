@@ -9,7 +9,7 @@ namespace maestro::testing_support {
 
 /// Patches of `patch` x `patch` pixels, of which `merge` x `merge` become one output row.
 inline model::Units encoder_units(int patch, int merge) {
-    return model::Units(patch * merge, std::int64_t{merge} * merge);
+    return model::Units(model::Units::Encoder{.side = patch * merge, .unit = std::int64_t{merge} * merge});
 }
 
 }  // namespace maestro::testing_support

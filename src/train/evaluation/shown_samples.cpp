@@ -115,21 +115,24 @@ std::int64_t ShownSamples::answer_begin(std::size_t i) const {
 }
 
 std::string ShownSamples::text_of(std::span<const std::int32_t> tokens, const data::Sample& sample,
-                                  std::size_t picture) const {
+                                  std::size_t item) const {
+    const Markers markers = file_.markers();
     std::string text;
     while (!tokens.empty()) {
-        const auto marker = static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), file_.marker()) -
-                                                     tokens.begin());
-        const auto words = tokens.first(marker);
+        const auto marker = std::find_if(tokens.begin(), tokens.end(), [&](std::int32_t token) {
+            return markers.kind_of(token).has_value();
+        });
+        const auto words = tokens.first(static_cast<std::size_t>(marker - tokens.begin()));
         text += detokenizer_ ? detokenizer_->text(words) : fmt::format("{}", fmt::join(words, " "));
-        tokens = tokens.subspan(marker);
+        tokens = tokens.subspan(words.size());
         if (tokens.empty()) break;
+        const char* const kind = word_of(*markers.kind_of(tokens.front()));
         tokens = tokens.subspan(1);
-        if (picture < sample.pictures.size()) {
-            const data::StoredPicture& shown = sample.pictures[picture++];
-            text += fmt::format("[picture {} x {}]", shown.width, shown.height);
+        if (item < sample.items.size()) {
+            const Item& shown = sample.items[item++].item;
+            text += fmt::format("[{} {} x {}]", kind, shown.width, shown.height);
         } else {
-            text += "[picture]";  // only an answer has markers without pictures
+            text += fmt::format("[{}]", kind);  // only an answer has markers without items
         }
     }
     return tokens::escape_controls(text);
@@ -142,19 +145,19 @@ void ShownSamples::print(const std::vector<std::vector<std::int32_t>>& answers) 
         const std::span<const std::int32_t> stored = sample.tokens;
         const auto begin = static_cast<std::size_t>(answer_begin(i));
         const auto target = stored.subspan(begin, static_cast<std::size_t>(target_tokens_[i]));
-        const auto pictures =
-            std::count(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(begin), file_.marker());
+        const auto items =
+            std::count_if(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(begin),
+                          [&](std::int32_t token) { return file_.markers().kind_of(token).has_value(); });
         const std::vector<std::int32_t>& answer = answers[i];
         const bool ended = std::find(ends_[i].begin(), ends_[i].end(), answer.back()) != ends_[i].end();
         std::string note = fmt::format("{} tokens", answer.size());
         if (!ended) note += ends_[i].empty() ? ", as many as its target has" : ", cut off there";
         if (std::equal(answer.begin(), answer.end(), target.begin(), target.end())) note = "the target";
-        const auto none = sample.pictures.size();
-        log::info(
-            "\nsample {} of {}: section {} answers with {}{}{}{}", samples_[i], file_.path().string(),
-            section_, note, in_column("prompt", shortened(text_of(stored.first(begin), sample, 0))),
-            in_column("answer", shortened(text_of(answer, sample, none))),
-            in_column("target", shortened(text_of(target, sample, static_cast<std::size_t>(pictures)))));
+        const auto none = sample.items.size();
+        log::info("\nsample {} of {}: section {} answers with {}{}{}{}", samples_[i], file_.path().string(),
+                  section_, note, in_column("prompt", shortened(text_of(stored.first(begin), sample, 0))),
+                  in_column("answer", shortened(text_of(answer, sample, none))),
+                  in_column("target", shortened(text_of(target, sample, static_cast<std::size_t>(items)))));
     }
     if (samples_.empty()) log::info("{}: no sample has a target to show", file_.path().string());
     log::info("");

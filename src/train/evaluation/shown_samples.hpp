@@ -38,9 +38,10 @@ public:
 private:
     void read(const RunContext& context);
     std::int64_t answer_begin(std::size_t i) const;
-    /// The text of some tokens of a sample, with its pictures, or their ids where there is no tokenizer.
+    /// The text of some tokens of a sample, or their ids where there is no tokenizer; `item` is the first of
+    /// the sample's items among them.
     std::string text_of(std::span<const std::int32_t> tokens, const data::Sample& sample,
-                        std::size_t picture) const;
+                        std::size_t item) const;
 
     const data::SampleFile& file_;
     std::string section_;

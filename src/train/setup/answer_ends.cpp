@@ -23,12 +23,12 @@ std::string text_of(const fs::path& folder, const char* name, Pulse& pulse) {
 }
 
 /// Adds the ends of all answers of a sample.
-void add_ends(const data::Sample& sample, std::int32_t marker, const tokens::Detokenizer& detokenizer,
+void add_ends(const data::Sample& sample, const Markers& markers, const tokens::Detokenizer& detokenizer,
               std::set<std::int32_t>& ends) {
     const std::size_t size = sample.tokens.size();
     for (std::size_t begin = 0, end = 0; begin < size; begin = end + 1) {
         for (end = begin; end < size && sample.weights[end] > 0;) ++end;
-        if (end == begin || (end < size && sample.tokens[end] == marker)) continue;
+        if (end == begin || (end < size && markers.kind_of(sample.tokens[end]))) continue;
         if (const auto last = end_of(std::span(sample.tokens).subspan(begin, end - begin), detokenizer))
             ends.insert(*last);
     }
@@ -68,7 +68,7 @@ AnswerEnds trained_ends(const data::SampleFile& file, Pulse& pulse) {
     data::Sample sample;
     for (std::int64_t i = 0; i < count; ++i) {
         file.read(i * apart + i * longer / count, sample, data::Part::text, pulse);
-        add_ends(sample, file.marker(), *detokenizer, ends);
+        add_ends(sample, file.markers(), *detokenizer, ends);
     }
     return Ids(ends.begin(), ends.end());
 }

@@ -27,7 +27,7 @@ std::vector<LabelledPicture> labelled_pictures(const data::SampleFile& samples, 
         pulse.beat();
         bool after_picture = false;
         for (std::size_t t = 0; t < sample.tokens.size(); ++t) {
-            if (sample.tokens[t] == samples.marker()) {
+            if (samples.markers().kind_of(sample.tokens[t])) {
                 pictures.push_back({static_cast<std::int64_t>(pictures.size()), {}});
                 after_picture = true;
             } else if (after_picture && (sample.flags[t] & data::kCountsForExactMatch) != 0) {

@@ -48,7 +48,7 @@ void Preflight::read_samples(bool exchange) {
     const config::Deck& deck = context_.deck;
     const std::string& path = context_.train ? deck.data.train : deck.data.validation;
     samples_ = open_samples(context_.world, path, context_.pulse);
-    scenario_.marker = samples_->marker();
+    scenario_.markers = samples_->markers();
     comm::agree(context_.world, [&] {
         if (!context_.train && samples_->size() == 0)
             throw Error(ExitCode::bad_data, path + ": holds no samples");

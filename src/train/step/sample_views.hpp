@@ -18,7 +18,7 @@ public:
     std::span<const model::SampleView> all() const { return samples_; }
 
 private:
-    std::vector<std::vector<model::Picture>> pictures_;  ///< by sample; what samples_ point to
+    std::vector<std::vector<model::ItemView>> items_;  ///< by sample; what samples_ point to
     std::vector<model::SampleView> samples_;
 };
 

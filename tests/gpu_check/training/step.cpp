@@ -45,7 +45,7 @@ struct Samples {
             weights.emplace_back(list.size(), 1.0f);
             flags.emplace_back(list.size(), std::uint8_t{0});
             targets += length - 1;
-            shapes.push_back({.tokens = length, .pictures = {}, .weight = static_cast<double>(length - 1)});
+            shapes.push_back({.tokens = length, .items = {}, .weight = static_cast<double>(length - 1)});
         }
         for (std::size_t i = 0; i < tokens.size(); ++i)
             views.push_back({static_cast<std::int64_t>(i), tokens[i], weights[i], flags[i], {}});

@@ -57,9 +57,9 @@ TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
                 const std::int64_t id = requests[r][i];
                 EXPECT_EQ(samples[i].id, id);
                 EXPECT_EQ(samples[i].tokens[1], id % 256);
-                ASSERT_EQ(samples[i].pictures.size(), id % 2 == 0 ? 1u : 0u);
+                ASSERT_EQ(samples[i].items.size(), id % 2 == 0 ? 1u : 0u);
                 if (id % 2 != 0) continue;
-                EXPECT_EQ(samples[i].pictures[0].pixels.size(), static_cast<std::size_t>((3 + id % 5) * 4));
+                EXPECT_EQ(samples[i].items[0].data.size(), static_cast<std::size_t>((3 + id % 5) * 4));
             }
         }
         EXPECT_THROW(prefetcher.take(tickets[0]), Error);  // taken before
@@ -70,12 +70,12 @@ TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
 TEST_F(PrefetcherTest, LeavesWhatNobodyReads) {
     Prefetcher prefetcher(file_, kSettings, silent_);
     const auto text = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::text}));
-    ASSERT_EQ(text[0].pictures.size(), 1u);
-    EXPECT_EQ(text[0].pictures[0].height, 7);
-    EXPECT_TRUE(text[0].pictures[0].pixels.empty());
+    ASSERT_EQ(text[0].items.size(), 1u);
+    EXPECT_EQ(text[0].items[0].item.height, 7);
+    EXPECT_TRUE(text[0].items[0].data.empty());
     EXPECT_EQ(text[0].tokens.size(), 4u);
     const auto pixels = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::pixels}));
-    EXPECT_EQ(pixels[0].pictures[0].pixels.size(), 28u);
+    EXPECT_EQ(pixels[0].items[0].data.size(), 28u);
     EXPECT_TRUE(pixels[0].tokens.empty());
     // Four tokens of 9 bytes, and 7 x 4 pixels.
     EXPECT_EQ(file_->bytes(4, Part::all) - file_->bytes(4, Part::text), 28);

@@ -54,9 +54,9 @@ TEST_F(SampleDamageTest, SurvivesEveryFlippedBit) {
                 ASSERT_EQ(text.flags, expected[i].flags) << "bit " << bit;
                 ASSERT_EQ(file.index().weight(static_cast<std::int64_t>(i)), weights[i]);
                 file.read(static_cast<std::int64_t>(i), pixels, Part::pixels);
-                ASSERT_EQ(pixels.pictures.size(), expected[i].pictures.size());
-                for (std::size_t j = 0; j < pixels.pictures.size(); ++j)
-                    ASSERT_EQ(pixels.pictures[j].pixels, expected[i].pictures[j].pixels) << "bit " << bit;
+                ASSERT_EQ(pixels.items.size(), expected[i].items.size());
+                for (std::size_t j = 0; j < pixels.items.size(); ++j)
+                    ASSERT_EQ(pixels.items[j].data, expected[i].items[j].data) << "bit " << bit;
             }
         } catch (const Error& error) {
             ASSERT_EQ(error.code(), ExitCode::bad_data) << error.what();

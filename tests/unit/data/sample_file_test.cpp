@@ -53,15 +53,15 @@ TEST_F(SampleFileTest, ReadsWhatWasWritten) {
     const SampleFile file(path_);
     EXPECT_EQ(file.size(), 3);
     EXPECT_EQ(file.vocabulary(), 260);
-    EXPECT_EQ(file.marker(), 256);
+    EXPECT_EQ(file.markers(), Markers(256));
     EXPECT_EQ(file.channels(), 1);
     EXPECT_EQ(file.identity(), arrays.identity);
     EXPECT_EQ(file.tokenizer(), "bytes");
     EXPECT_EQ(file.index().tokens(1), 7);
     EXPECT_EQ(file.index().weight(0), 3.0);
     EXPECT_EQ(file.index().weight(1), 4.0);
-    EXPECT_TRUE(file.index().pictures(0).empty());
-    EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{5, 7}, PictureSize{8, 3}));
+    EXPECT_TRUE(file.index().items(0).empty());
+    EXPECT_THAT(file.index().items(1), ElementsAre(Item{5, 7}, Item{8, 3}));
 
     Sample sample;
     file.read(1, sample);
@@ -69,14 +69,14 @@ TEST_F(SampleFileTest, ReadsWhatWasWritten) {
     EXPECT_THAT(sample.tokens, ElementsAre(257, 256, 'x', '\n', 256, 'y', 258));
     EXPECT_THAT(sample.weights, ElementsAre(0, 0, 1, 1, 0, 1, 1));
     EXPECT_THAT(sample.flags, ElementsAre(0, 0, 1, 1, 0, 1, 1));
-    ASSERT_EQ(sample.pictures.size(), 2u);
-    EXPECT_EQ(sample.pictures[1].height, 8);
-    EXPECT_EQ(sample.pictures[1].width, 3);
-    EXPECT_EQ(sample.pictures[1].pixels,
+    ASSERT_EQ(sample.items.size(), 2u);
+    EXPECT_EQ(sample.items[1].item.height, 8);
+    EXPECT_EQ(sample.items[1].item.width, 3);
+    EXPECT_EQ(sample.items[1].data,
               std::vector<std::uint8_t>(arrays.pixels.begin() + 35, arrays.pixels.end()));
     file.read(2, sample);
     EXPECT_THAT(sample.tokens, ElementsAre(257, 'c', 258));
-    EXPECT_TRUE(sample.pictures.empty());
+    EXPECT_TRUE(sample.items.empty());
     EXPECT_THROW(file.read(3, sample), Error);
 }
 
@@ -88,17 +88,17 @@ TEST_F(SampleFileTest, ReplacesPicturesInTheIndexAndInWhatIsRead) {
     file.read(1, stored);
     const std::int64_t bytes = file.bytes(1, Part::all);
     file.replace_pictures({1, 1});
-    EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{8, 3}, PictureSize{8, 3}));
+    EXPECT_THAT(file.index().items(1), ElementsAre(Item{8, 3}, Item{8, 3}));
     EXPECT_EQ(file.bytes(1, Part::all), bytes - 5 * 7 + 8 * 3);
     for (const Part part : {Part::all, Part::text, Part::pixels, Part::sizes}) {
         file.read(1, replaced, part);
-        ASSERT_EQ(replaced.pictures.size(), 2u);
-        for (const StoredPicture& picture : replaced.pictures) {
-            EXPECT_EQ(std::pair(picture.height, picture.width), std::pair(8, 3));
+        ASSERT_EQ(replaced.items.size(), 2u);
+        for (const StoredItem& picture : replaced.items) {
+            EXPECT_EQ(std::pair(picture.item.height, picture.item.width), std::pair(8, 3));
             if (part == Part::text || part == Part::sizes)
-                EXPECT_TRUE(picture.pixels.empty());
+                EXPECT_TRUE(picture.data.empty());
             else
-                EXPECT_EQ(picture.pixels, stored.pictures[1].pixels);
+                EXPECT_EQ(picture.data, stored.items[1].data);
         }
         EXPECT_EQ(replaced.tokens.empty(), part == Part::pixels || part == Part::sizes);
         if (part == Part::all) {
@@ -107,8 +107,8 @@ TEST_F(SampleFileTest, ReplacesPicturesInTheIndexAndInWhatIsRead) {
     }
     file.replace_pictures({});
     file.read(1, replaced);
-    EXPECT_EQ(replaced.pictures[0].pixels, stored.pictures[0].pixels);
-    EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{5, 7}, PictureSize{8, 3}));
+    EXPECT_EQ(replaced.items[0].data, stored.items[0].data);
+    EXPECT_THAT(file.index().items(1), ElementsAre(Item{5, 7}, Item{8, 3}));
 }
 
 /// A reader of tokens meets no pixels, a reader of pixels no tokens, and opening neither.
@@ -138,7 +138,7 @@ TEST_F(SampleFileTest, ReadsFilesWithoutPicturesAndWithColour) {
     const SampleFile file(path_);
     Sample sample;
     file.read(0, sample);
-    EXPECT_EQ(sample.pictures[0].pixels.size(), 12u);
+    EXPECT_EQ(sample.items[0].data.size(), 12u);
 }
 
 TEST_F(SampleFileTest, LeavesTheErrorPrinterOfHdf5AsItWas) {

@@ -11,7 +11,7 @@ namespace maestro::model::test {
 /// A prompt, and targets that follow it.
 struct Question {
     std::vector<std::int32_t> tokens;
-    std::vector<PictureSize> sizes = {};
+    std::vector<Item> sizes = {};
 };
 
 class AnsweringModel {
@@ -33,14 +33,14 @@ public:
                                .output_width = 24,
                                .trained = false,
                                .needs_backward = false,
-                               .marker = kMarker,
+                               .markers = Markers(kMarker),
                                .compute = type};
         role_ = {.section = "language",
                  .inputs = {{EdgeTensor::embeddings, vision_spec_}},
                  .loss_terms = {LossTerm{}},
                  .trained = false,
                  .needs_backward = false,
-                 .marker = kMarker,
+                 .markers = Markers(kMarker),
                  .compute = type};
         vision_ = make_module(b, vision_spec_, vision_role);
         module_ = make_module(b, spec_, role_, std::move(mesh));
@@ -121,7 +121,7 @@ private:
         for (const std::int32_t token : sample.tokens) {
             std::int64_t count = 1;
             if (token == kMarker) {
-                count = Units(vision_spec_).outputs(sample.pictures[picture++].size());
+                count = Units(vision_spec_).outputs(sample.items[picture++].item);
             }
             of_picture.insert(of_picture.end(), static_cast<std::size_t>(count), token == kMarker);
         }

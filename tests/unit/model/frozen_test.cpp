@@ -129,7 +129,7 @@ Footprint alone(int layers, Role role, const Parts& frozen) {
     role.inputs.clear();
     role.loss_terms = {LossTerm{}};
     role.frozen = parallel::FrozenParameters(frozen);
-    const std::vector<SampleShape> shapes = {{.tokens = 37, .pictures = {}, .weight = 1}};
+    const std::vector<SampleShape> shapes = {{.tokens = 37, .items = {}, .weight = 1}};
     return measure(spec, role, shapes);
 }
 

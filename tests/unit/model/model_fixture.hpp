@@ -63,12 +63,12 @@ struct Owned {
     std::vector<float> weights;
     std::vector<std::uint8_t> flags;
     std::vector<std::vector<std::uint8_t>> pixels;
-    std::vector<Picture> pictures;
+    std::vector<ItemView> items;
 };
 
 class Samples {
 public:
-    void add(std::vector<std::int32_t> tokens, const std::vector<PictureSize>& sizes = {}) {
+    void add(std::vector<std::int32_t> tokens, const std::vector<Item>& sizes = {}) {
         Owned& sample = *owned_.emplace_back(std::make_unique<Owned>());
         sample.tokens = std::move(tokens);
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
@@ -76,15 +76,15 @@ public:
             if (j > 0 && sample.tokens[j] != kMarker) weight_ += static_cast<double>(sample.weights.back());
         }
         sample.flags.assign(sample.tokens.size(), 0);
-        for (const PictureSize& size : sizes) {
+        for (const Item& size : sizes) {
             auto& pixels = sample.pixels.emplace_back();
             for (int i = 0; i < size.height * size.width * 3; ++i)
                 pixels.push_back(static_cast<std::uint8_t>((5 * i * i + 31 * i + 17 * pictures_) % 256));
             ++pictures_;
-            sample.pictures.push_back({pixels.data(), size.height, size.width});
+            sample.items.push_back({pixels.data(), size});
         }
         views_.push_back({static_cast<std::int64_t>(views_.size()), sample.tokens, sample.weights,
-                          sample.flags, sample.pictures});
+                          sample.flags, sample.items});
         shapes_.push_back({static_cast<std::int64_t>(sample.tokens.size()), sizes, 1});
     }
     Owned& at(std::size_t i) { return *owned_[i]; }
@@ -193,13 +193,13 @@ public:
                       .output_width = 24,
                       .trained = vlm,
                       .needs_backward = vlm,
-                      .marker = kMarker,
+                      .markers = Markers(kMarker),
                       .compute = type,
                       .recompute = recompute};
         last_role = {.section = last_name,
                      .inputs = {{vlm ? EdgeTensor::embeddings : EdgeTensor::hidden, first_spec}},
                      .loss_terms = vlm ? std::vector{LossTerm{}} : distillation(0.3, 2),
-                     .marker = kMarker,
+                     .markers = Markers(kMarker),
                      .compute = type,
                      .recompute = recompute};
         first_role.lora = last_role.lora = lora;
@@ -237,7 +237,7 @@ public:
             auto count = static_cast<std::int64_t>(sample.tokens.size());
             if (kind_ == Kind::vlm) {
                 count = 0;
-                for (const Picture& p : sample.pictures) count += Units(vision_spec()).outputs(p.size());
+                for (const ItemView& p : sample.items) count += Units(vision_spec()).outputs(p.item);
             }
             inputs[0].push_back(rows.slice(begin, begin + count));
             begin += count;

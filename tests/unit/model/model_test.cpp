@@ -289,12 +289,12 @@ TEST(Model, MemoryForLargePicturesSufficesForMoreAndSmallerOnes) {
     attention_of(spec).head_dim = 64;
     const Role role{
         .section = "vision", .inputs = {}, .emits = true, .output_width = 16, .compute = DType::bf16};
-    const auto scratch_of = [&](std::vector<PictureSize> pictures) {
-        const SampleShape shape{.tokens = 10, .pictures = std::move(pictures)};
+    const auto scratch_of = [&](std::vector<Item> pictures) {
+        const SampleShape shape{.tokens = 10, .items = std::move(pictures)};
         return measure(spec, role, std::span(&shape, 1), {.traits = {1, false, {.architecture = 90}}})
             .scratch;
     };
-    const PictureSize large{64, 128}, small{48, 52};  // 2048 and 624 patches
+    const Item large{64, 128}, small{48, 52};  // 2048 and 624 patches
     EXPECT_LE(scratch_of({small, small, small}), scratch_of({large}));
 }
 
@@ -380,7 +380,7 @@ TEST(Model, CheapRecomputationKeepsLess) {
             role.inputs.clear();
             const auto saved = [&](Recompute recompute) {
                 role.recompute = recompute;
-                const std::vector<SampleShape> shapes = {{.tokens = 37, .pictures = {}, .weight = 1}};
+                const std::vector<SampleShape> shapes = {{.tokens = 37, .items = {}, .weight = 1}};
                 return measure(spec, role, shapes).saved;
             };
             const auto bytes = [&](std::size_t columns) {
@@ -430,7 +430,7 @@ TEST(Model, LogitsExistForAChunkOnly) {
     ModelSpec spec = language_spec(24, 32);
     spec.vocabulary = 50000;
     const std::size_t all = std::size_t{5000} * 50000 * sizeof(float);
-    const std::vector<SampleShape> shapes = {{.tokens = 5000, .pictures = {}, .weight = 1}};
+    const std::vector<SampleShape> shapes = {{.tokens = 5000, .items = {}, .weight = 1}};
     Job vlm(Kind::vlm, DType::f32), distill(Kind::distill, DType::f32);
     EXPECT_LT(measure(spec, vlm.last_role, shapes).scratch, all / 4);
     EXPECT_LT(measure(spec, distill.last_role, shapes).scratch, all / 4);

@@ -50,7 +50,7 @@ std::vector<Tensor> by_sample(const Job& job, Kind kind, const Tensor& rows) {
         auto count = static_cast<std::int64_t>(sample.tokens.size());
         if (kind == Kind::vlm) {
             count = 0;
-            for (const Picture& p : sample.pictures) count += Units(test::vision_spec()).outputs(p.size());
+            for (const ItemView& p : sample.items) count += Units(test::vision_spec()).outputs(p.item);
         }
         found.push_back(rows.slice(begin, begin + count));
         begin += count;

@@ -64,7 +64,7 @@ void expect_vision_rows(const FamilyJob& job, const FamilySamples& samples, Fami
     const std::size_t columns = width * (1 + job.models[1].spec.deepstack.size());
     std::size_t row = 0;
     for (const model::SampleView& sample : samples.views())
-        for (std::size_t p = 0; p < sample.pictures.size(); ++p) {
+        for (std::size_t p = 0; p < sample.items.size(); ++p) {
             std::size_t tokens = 0;
             for (std::size_t block = 0; block * width < columns; ++block) {
                 const std::string name = block == 0

@@ -53,7 +53,7 @@ public:
         if (pictures) {
             const model::ModelSpec vision = testing_support::specs_of_folder(family).at(1);
             role.inputs = {{EdgeTensor::embeddings, vision}};
-            role.marker = kImage;
+            role.markers = Markers(kImage);
             model::Role encoder{};
             encoder.section = "vision";
             encoder.emits = true;
@@ -70,7 +70,7 @@ public:
 
     Ids decode(const Generated& expected) {
         std::vector<std::vector<std::uint8_t>> pixels(expected.sizes.size() / 2);
-        std::vector<model::Picture> pictures;
+        std::vector<model::ItemView> pictures;
         for (std::size_t p = 0; p < pixels.size(); ++p) {
             const std::int64_t height = expected.sizes[2 * p], width = expected.sizes[2 * p + 1];
             for (std::int64_t i = 0; i < height * width * 3; ++i)

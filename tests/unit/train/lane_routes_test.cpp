@@ -315,7 +315,8 @@ protected:
         }
         file_->find_markers({0, 1}, quiet);
         table_ = std::make_unique<workload::SampleTable>(
-            *file_, std::vector<workload::SampleTable::Section>{{encoder_}, {{}, encoder_}, {{}, encoder_}});
+            *file_,
+            std::vector<workload::SampleTable::Section>{{encoder_}, {{}, {encoder_}}, {{}, {encoder_}}});
         std::size_t at = 0;
         for (std::int64_t i = 0; i < kSamples; ++i)
             for (const std::int32_t marker : table_->markers(i)) EXPECT_EQ(marker, markers[at++]);
@@ -330,7 +331,7 @@ protected:
         for (const std::int32_t token : texts_[static_cast<std::size_t>(sample)]) {
             std::int64_t rows = 1;
             if (token == 256) {
-                const PictureSize size = table_->pictures(sample)[picture++];
+                const Item size = table_->items(sample)[picture++];
                 rows = std::int64_t{(size.height + 3) / 4} * ((size.width + 3) / 4);
                 for (std::int64_t r = 0; r < rows; ++r) found.push_back(position + r);
             }

@@ -30,7 +30,7 @@ protected:
     }
     MemoryPlan plan(const std::vector<std::string>& settings, int threads = 1) {
         scenario_ = glyph_scenario(settings);
-        scenario_.marker = file_->marker();
+        scenario_.markers = file_->markers();
         Probes probes;
         return measure_memory(scenario_, table_of(scenario_, *file_), probes, threads);
     }
@@ -265,7 +265,7 @@ TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
 /// open windows leave a fifth of it.
 TEST_F(Memory, OfAnotherMachineIsPlannedAsThere) {
     scenario_ = glyph_scenario({"section.vision.window=0", "section.vision.micro_batch=1"});
-    scenario_.marker = file_->marker();
+    scenario_.markers = file_->markers();
     const SampleTable table = table_of(scenario_, *file_);
     Probes probes;
     config::Run run;

@@ -29,13 +29,13 @@ protected:
         arrays.add({257, 256, 'x', 'y', 'z', 258}, {{8, 8}});
         write(arrays);
         file_ = std::make_unique<data::SampleFile>(path_);
-        scenario_.marker = file_->marker();
+        scenario_.markers = file_->markers();
         table_ = std::make_unique<SampleTable>(table_of(scenario_, *file_));
     }
     /// Tokens of sample i once its pictures are expanded: patches of 8 pixels, 2 x 2 of them a token.
     std::int64_t expanded(std::int64_t i) const {
         std::int64_t tokens = file_->index().tokens(i);
-        for (const auto& p : file_->index().pictures(i))
+        for (const auto& p : file_->index().items(i))
             tokens += (p.height + 15) / 16 * ((p.width + 15) / 16) - 1;
         return tokens;
     }
@@ -75,18 +75,18 @@ TEST_F(Table, KnowsWhatEachSectionGets) {
     ASSERT_EQ(table_->size(), file_->size());
     bool with = false, without = false;
     for (std::int64_t i = 0; i < table_->size(); ++i) {
-        const bool pictures = !file_->index().pictures(i).empty();
+        const bool pictures = !file_->index().items(i).empty();
         (pictures ? with : without) = true;
         EXPECT_EQ(table_->activates(i, 0), pictures);
         EXPECT_TRUE(table_->activates(i, 1));
         EXPECT_EQ(table_->length(i, 1), expanded(i));
         EXPECT_EQ(table_->length(i, 0), 4 * table_->output_rows(i, 0));
-        EXPECT_EQ(table_->output_rows(i, 0) - static_cast<std::int64_t>(file_->index().pictures(i).size()),
+        EXPECT_EQ(table_->output_rows(i, 0) - static_cast<std::int64_t>(file_->index().items(i).size()),
                   expanded(i) - file_->index().tokens(i));
     }
     EXPECT_TRUE(with && without);
     std::vector<std::int64_t> pictures;
-    for (std::int64_t i = 0; i < table_->size(); ++i) pictures.push_back(std::ssize(table_->pictures(i)));
+    for (std::int64_t i = 0; i < table_->size(); ++i) pictures.push_back(std::ssize(table_->items(i)));
     std::sort(pictures.rbegin(), pictures.rend());
     EXPECT_EQ(table_->most_sequences(2, 0), pictures[0] + pictures[1]);
     EXPECT_EQ(table_->most_sequences(2, 1), 2);

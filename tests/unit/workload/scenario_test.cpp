@@ -244,7 +244,7 @@ TEST(Scenario, LaysItsSectionsOnTheNodesOfItsCluster) {
 TEST(Probes, TakePicturesOfTheLargestPatches) {
     const Scenario scenario = glyph_scenario({"model.glyph-vision.patch=256", "model.glyph-vision.merge=16"});
     Probe probe{.spec = scenario.models[1], .role = role_of(scenario, 1)};
-    probe.add({.tokens = 2, .pictures = {{16 * 256 * 16, 16 * 256 * 16}}});
+    probe.add({.tokens = 2, .items = {{16 * 256 * 16, 16 * 256 * 16}}});
     Probes probes;
     EXPECT_GT(probes.footprint(probe).saved, 0u);
     EXPECT_EQ(&probes.footprint(probe), &probes.footprint(probe));
@@ -259,7 +259,7 @@ protected:
         write(arrays);
         file_ = std::make_unique<data::SampleFile>(path_);
         base_ = glyph_scenario();
-        base_.marker = file_->marker();
+        base_.markers = file_->markers();
         base_.cluster = config::parse_cluster(input("clusters/h100.toml"), "cluster");
         table_ = std::make_unique<SampleTable>(table_of(base_, *file_));
     }

@@ -30,7 +30,7 @@ protected:
         file_->find_markers({}, quiet);
         const model::Units encoder = testing_support::encoder_units(2, 2);
         table_ = std::make_unique<SampleTable>(
-            *file_, std::vector<SampleTable::Section>{{encoder}, {{}, encoder}, {{}, encoder}});
+            *file_, std::vector<SampleTable::Section>{{encoder}, {{}, {encoder}}, {{}, {encoder}}});
     }
 
     /// Every ordered choice of so many samples.
@@ -127,8 +127,8 @@ TEST_F(SlotRows, ShrinkWithTheLane) {
 
 TEST_F(SlotRows, PlacesAreThoseOfTheMarkers) {
     // 257 x [8 x 9] [13 x 12] z 258: pictures side by side are one range.
-    const std::int64_t first = table_->units(0).outputs(table_->pictures(2)[0]),
-                       second = table_->units(0).outputs(table_->pictures(2)[1]);
+    const std::int64_t first = table_->units(0).outputs(table_->items(2)[0]),
+                       second = table_->units(0).outputs(table_->items(2)[1]);
     EXPECT_EQ(places_of(*table_, 0, 2, 2, {2, 1}), (std::vector<Range>{{2, 2 + first + second}}));
     EXPECT_EQ(places_of(*table_, 0, 2, 1, {1, 2}), (std::vector<Range>{{0, 1}, {2, 2 + 8 * 6}}));
     EXPECT_EQ(places_of(*table_, 1, 2, 3, {1, 2}), (std::vector<Range>{{0, 1}}));

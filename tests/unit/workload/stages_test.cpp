@@ -84,7 +84,7 @@ double longest_stage(Scenario scenario, int section, const std::vector<int>& lay
     const int side = 16 * scenario.models[kVision].patch * scenario.models[kVision].merge;
     const model::SampleShape sample{
         .tokens = section == kVision ? 1 : scenario.sequence_length,
-        .pictures = section == kVision ? std::vector<PictureSize>{{side, side}} : std::vector<PictureSize>{},
+        .items = section == kVision ? std::vector<Item>{{side, side}} : std::vector<Item>{},
         .weight = 1};
     double longest = 0;
     for (int s = scenario.graph.sections[section].first_stage; s <= scenario.graph.last_stage(section); ++s) {
@@ -177,7 +177,7 @@ protected:
     }
     Scenario scenario(const std::vector<std::string>& settings) const {
         Scenario made = glyph_scenario(settings);
-        made.marker = file_->marker();
+        made.markers = file_->markers();
         return made;
     }
     std::vector<StepCounts> counts(const Scenario& s) {
