@@ -198,6 +198,9 @@ def check_texts(mutants):
         count = path.read_text().count(mutant["old"]) if path.exists() else 0
         if count != 1:
             wrong.append(f"{mutant['name']}: {mutant['file']} contains its text {count} times, not once:\n{mutant['old']}")
+        sources = mutant.get("objects", [mutant["file"]])
+        wrong += [f"{mutant['name']}: {source} is no source to compile; name those that include it as `objects`"
+                  for source in sources if not source.endswith((".cpp", ".cu")) or not (ROOT / source).exists()]  # fmt: skip
     if wrong:
         sys.exit("\n".join(wrong))
 
