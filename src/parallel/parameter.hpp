@@ -38,6 +38,9 @@ struct Parameter {
     /// Ranks along these axes hold the same elements: kDataAxes or, of experts, kExpertDataAxes.
     Axes data_axes = kDataAxes;
     bool trainable = true;
+    /// Of the weights: the one that the section computes in, or ops::accumulate_type() of it for a parameter
+    /// that ParameterStore::keep_precise() was told of.
+    DType type = DType::f32;
     bool decay = true;  ///< whether weight decay applies: to matrices, not to norms and biases
     /// Above 0: a bias by which a router balances its experts. It has no gradient: Optimizer::balance() moves
     /// it by this, down for experts with more choices than the mean and up for those with fewer.

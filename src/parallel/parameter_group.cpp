@@ -27,16 +27,18 @@ Tensor view(const Tensor& flat, const Parameter& p) {
 
 }  // namespace
 
-ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
+ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh,
                                std::vector<Parameter*> parameters)
     : backend_(backend), mesh_(mesh), parameters_(std::move(parameters)) {
     MAESTRO_CHECK(!parameters_.empty(), "a parameter group without parameters");
     const bool trainable = parameters_.front()->trainable;
+    const DType weight_type = parameters_.front()->type;
     data_axes_ = parameters_.front()->data_axes;
     std::int64_t size = 0;
     for (Parameter* p : parameters_) {
-        MAESTRO_CHECK(p->trainable == trainable && p->data_axes == data_axes_,
-                      "{} and {} are in one group, but not both of them are trainable, or of experts",
+        MAESTRO_CHECK(p->trainable == trainable && p->data_axes == data_axes_ && p->type == weight_type,
+                      "{} and {} are in one group, but not both of them are trainable, of experts or of one "
+                      "type",
                       parameters_.front()->name, p->name);
         // Padding to whole blocks starts every parameter on a cache line. It is zero in all arrays and stays
         // so: its gradient is zero, and updates list the elements of parameters only.
@@ -55,8 +57,8 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
     };
     // Gradients have the type of the masters: in bf16, the sum over many micro-batches would lose the small
     // ones.
-    const DType type = ops::accumulate_type(compute);
-    weights_ = make(weights_buffer_, compute, size);
+    const DType type = ops::accumulate_type(weight_type);
+    weights_ = make(weights_buffer_, weight_type, size);
     if (trainable) gradient_ = make(gradient_buffer_, type, size);
     for (Parameter* p : parameters_) {
         p->weight = view(weights_, *p);
@@ -65,7 +67,7 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
     const std::int64_t shard = size / ranks;
     shard_ = {rank * shard, (rank + 1) * shard};
     shard_blocks_.assign(static_cast<std::size_t>(ranks), shard / kBlock);
-    if (compute == type)
+    if (weight_type == type)
         master_ = weights_.slice(shard_.begin, shard_.end);
     else if (trainable)
         master_ = make(master_buffer_, type, shard_.size());

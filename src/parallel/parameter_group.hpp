@@ -31,12 +31,12 @@ inline constexpr std::int64_t kBlock = 16;
 class ParameterGroup {
 public:
     /// Allocates zeroed arrays and points the parameters to their parts of them. Either all parameters are
-    /// trainable or none, and all have the same data axes. Parameters, mesh and backend outlive the group.
-    /// `compute` is f32, bf16 or f64. In bf16 the model computes with rounded weights, and the rank that
-    /// updates a shard keeps its master weights in f32, because most updates are too small to change a bf16
-    /// number (Micikevicius et al., "Mixed precision training", ICLR 2018). Frozen weights need no masters.
-    ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
-                   std::vector<Parameter*> parameters);
+    /// trainable or none, and all have the same type and data axes. Parameters, mesh and backend outlive the
+    /// group. The type is f32, bf16 or f64. In bf16 the model computes with rounded weights, and the rank
+    /// that updates a shard keeps its master weights in f32, because most updates are too small to change a
+    /// bf16 number (Micikevicius et al., "Mixed precision training", ICLR 2018). Frozen weights need no
+    /// masters.
+    ParameterGroup(backend::Backend& backend, const Mesh& mesh, std::vector<Parameter*> parameters);
 
     bool trainable() const { return gradient_.rank != 0; }
     Axes data_axes() const { return data_axes_; }

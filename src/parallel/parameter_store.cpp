@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "base/random.hpp"
 #include "ops/adamw.hpp"
@@ -55,10 +56,16 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
     p.shape = std::move(shape);
     p.shard = make_shard(rows, columns);
     p.data_axes = data_axes;
+    p.type = compute_;
     p.trainable = trainable && !frozen_.contains(p.name);
     p.init = init;
     layer_.push_back(declared_layers_);
     return p;
+}
+
+void ParameterStore::keep_precise(Parameter& parameter) const {
+    MAESTRO_CHECK(groups_.empty(), "parameter {} is allocated already", parameter.name);
+    parameter.type = ops::accumulate_type(compute_);
 }
 
 std::vector<int> ParameterStore::group_layers(const Kind& kind, std::int64_t group_elements) const {
@@ -101,8 +108,7 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
             std::vector<std::size_t> numbers;
         };
         std::vector<Members> groups;
-        for (const Axes data_axes : {kDataAxes, kExpertDataAxes}) {
-            const Kind kind{trainable, data_axes};
+        const auto collect = [&](const Kind& kind) {
             const std::vector<int> group_of_layer = group_layers(kind, group_elements);
             for (int group = 0; group <= declared_layers_; ++group) {
                 Members members{};
@@ -114,13 +120,16 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
                 members.first_layer = layer_[members.numbers.front()];
                 groups.push_back(std::move(members));
             }
-        }
+        };
+        std::set<DType> types = {compute_, ops::accumulate_type(compute_)};
+        for (const Axes data_axes : {kDataAxes, kExpertDataAxes})
+            for (const DType type : types) collect({trainable, data_axes, type});
         std::stable_sort(groups.begin(), groups.end(),
                          [](const Members& a, const Members& b) { return a.first_layer < b.first_layer; });
         for (const Members& members : groups) {
             std::vector<Parameter*> parameters;
             for (const std::size_t i : members.numbers) parameters.push_back(&parameters_[i]);
-            groups_.emplace_back(backend_, mesh_, compute_, std::move(parameters));
+            groups_.emplace_back(backend_, mesh_, std::move(parameters));
             for (const std::size_t i : members.numbers) group_[i] = &groups_.back();
             if (trainable)
                 first_of_[static_cast<std::size_t>(members.first_layer)].push_back(&groups_.back());

@@ -53,6 +53,9 @@ public:
     /// along `data_axes` hold the same.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
                        const std::vector<ParameterPart>& parts, Range columns, Axes data_axes = kDataAxes);
+    /// Keeps a declared parameter in ops::accumulate_type() of the section's type, so that nothing of it is
+    /// rounded: f32 in a section that computes in bf16. Called before allocate().
+    void keep_precise(Parameter& parameter) const;
     /// Begins a new layer: its parameters are declared from now on, and are needed and final together.
     /// Layers are declared in the order in which forward uses them.
     /// Returns its number, counted from 1: what is declared before is layer 0.
@@ -61,7 +64,7 @@ public:
     /// Parameters of consecutive layers are grouped from the last layer on, in which backward ends first,
     /// until a rank has `group_elements` of a group (DistributedDataParallel's buckets: Li et al., VLDB
     /// 2020). Trainable and frozen parameters are in different groups, and so are those of experts and
-    /// others.
+    /// others, and those of different types.
     void allocate(double residual_scale, std::int64_t group_elements = kGroupElements);
 
     /// Draws random weights for all parameters that are not marked as initialized. A weight is a function of
@@ -80,7 +83,7 @@ public:
     const ParameterGroup& group_of(const Parameter& parameter) const;
     const Mesh& mesh() const { return mesh_; }
     backend::Backend& backend() const { return backend_; }
-    DType compute() const { return compute_; }
+    DType compute() const { return compute_; }  ///< of parameters that keep_precise() was not told of
 
     std::int64_t count() const;              ///< weights held by this rank, without padding
     std::int64_t trainable() const;          ///< elements with a gradient, padding included
@@ -110,7 +113,10 @@ private:
     struct Kind {
         bool trainable;
         Axes data_axes;
-        bool has(const Parameter& p) const { return p.trainable == trainable && p.data_axes == data_axes; }
+        DType type;
+        bool has(const Parameter& p) const {
+            return p.trainable == trainable && p.data_axes == data_axes && p.type == type;
+        }
     };
     /// Returns the group of each layer that has parameters of this kind, -1 for the others. Groups are
     /// numbered in the order of layers.

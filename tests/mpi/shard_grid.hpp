@@ -47,15 +47,19 @@ inline Range updated(const parallel::ParameterStore& store, const parallel::Para
 
 /// Declares the parameters of tp rank `tp`: a matrix with split columns, two with split rows, of which one
 /// has queries and after them keys that several ranks hold, and a matrix and a vector that all ranks hold.
-/// `size` scales the split ones. With `groups` they are in several groups.
+/// `size` scales the split ones. With `groups` they are in several groups. In bf16 a vector and a matrix with
+/// split rows are kept precise.
 inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, std::int64_t size,
                     bool trained = true, bool groups = false) {
     using parallel::Init;
-    store.declare("norm", {5}, Init::ones, trained);
+    const auto keep = [&](parallel::Parameter& p) {
+        if (store.compute() == DType::bf16) store.keep_precise(p);
+    };
+    keep(store.declare("norm", {5}, Init::ones, trained));
     store.declare("output", {3, 5 * size}, Init::normal, trained, {{{0, 3}}}, part_of(5 * size, tp, grid.tp));
     if (groups) store.begin_layer();
     store.declare("frozen", {4, 3}, Init::normal, false);
-    store.declare("frozen-rows", {9, 2}, Init::normal, false, {{part_of(9, tp, grid.tp)}}, {0, 2});
+    keep(store.declare("frozen-rows", {9, 2}, Init::normal, false, {{part_of(9, tp, grid.tp)}}, {0, 2}));
     const Range queries = part_of(4 * size, tp, grid.tp),
                 key = part_of(2 * size, tp / grid.keys, grid.tp / grid.keys);
     std::vector<parallel::ParameterPart> qkv{{queries}};

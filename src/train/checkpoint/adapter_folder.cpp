@@ -130,7 +130,7 @@ void check_adapter_folder(const std::string& folder, const model::ModelSpec& spe
     const safetensors::SafetensorsFile file(path_in(folder, kAdapterWeights), pulse);
     check_targets(file, spec, lora);
     std::set<std::string, std::less<>> used;
-    for (const auto& [name, shape] : parameters_of(spec, lora)) {
+    for (const auto& [name, shape, type] : parameters_of(spec, lora)) {
         if (!parallel::is_adapter(name)) continue;
         for (const families::Piece& piece : families::adapter_pieces(spec, lora, name, shape)) {
             find_tensor(file, piece);

@@ -34,7 +34,7 @@ void load_parameter(const parallel::Parameter& p, parallel::ParameterStore& stor
                     std::int64_t most, const ReadBlock& read, Pulse& pulse) {
     const parallel::ParameterGroup& group = store.group_of(p);
     store.mark_initialized(p);
-    const bool in_place = store.compute() == DType::f32 && store.backend().shares_memory();
+    const bool in_place = p.type == DType::f32 && store.backend().shares_memory();
     std::vector<float> values;
     for_blocks(group.shard_of(p), most * threads, [&](Range block) {
         const int busy = static_cast<int>((block.size() + most - 1) / most);

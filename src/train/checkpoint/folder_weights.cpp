@@ -54,17 +54,19 @@ safetensors::SafetensorsFolder::Found find_piece(safetensors::SafetensorsFolder&
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec,
-                                                                             const Lora& lora) {
+std::vector<DeclaredParameter> parameters_of(const model::ModelSpec& spec, const Lora& lora) {
     const auto meta = backend::make_meta();
     model::Role role{};
     role.section = spec.name;
     if (!model::Units(spec).encodes()) role.loss_terms = {model::LossTerm{}};
     role.output_width = model::row_width({EdgeTensor::embeddings, spec}, spec.output_width);
     role.lora = lora;
+    role.compute = DType::bf16;
     const auto module = model::make_module(*meta, spec, role);
-    std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
-    for (const parallel::Parameter& p : module->parameters().parameters()) all.emplace_back(p.name, p.shape);
+    std::vector<DeclaredParameter> all;
+    for (const parallel::Parameter& p : module->parameters().parameters())
+        all.push_back({p.name, p.shape,
+                       p.type == DType::bf16 ? safetensors::StoredType::bf16 : safetensors::StoredType::f32});
     return all;
 }
 
@@ -85,7 +87,7 @@ void check_folder(const std::string& path, const model::ModelSpec& spec, Pulse& 
     safetensors::SafetensorsFolder folder(path, pulse);
     folder.open_all();
     std::set<std::string, std::less<>> used;
-    for (const auto& [name, shape] : parameters_of(spec))
+    for (const auto& [name, shape, type] : parameters_of(spec))
         for (const families::Piece& piece : pieces_in(folder, spec, name, shape)) {
             find_piece(folder, piece);
             used.insert(piece.tensor);

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/pulse.hpp"
@@ -14,9 +13,15 @@
 
 namespace maestro::train {
 
-/// Names and shapes of the parameters of a whole model, as one rank declares them, with its adapters.
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters_of(const model::ModelSpec& spec,
-                                                                             const Lora& lora = {});
+/// A whole parameter, as one rank declares it.
+struct DeclaredParameter {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    safetensors::StoredType type;  ///< in a new folder: bf16, or f32 where a bf16 model keeps it precise
+};
+
+/// The parameters of a whole model, with its adapters.
+std::vector<DeclaredParameter> parameters_of(const model::ModelSpec& spec, const Lora& lora = {});
 
 /// Returns the tensors of this folder that hold a parameter (families::forms_of), in the form whose shape
 /// they have; where it has none of them, those of published models. Errors of SafetensorsFolder::find().

@@ -84,9 +84,10 @@ std::vector<ExportedSection> choose_sections(const std::string& checkpoint, cons
                 Scope::all_ranks);
 }
 
-/// The element type of a tensor of the folder that the section started from, else bf16.
-safetensors::StoredType type_of(safetensors::SafetensorsFolder& from, const std::string& tensor) {
-    if (!from.has(tensor)) return safetensors::StoredType::bf16;
+/// The element type of a tensor of the folder that the section started from, `otherwise` where it has none.
+safetensors::StoredType type_of(safetensors::SafetensorsFolder& from, const std::string& tensor,
+                                safetensors::StoredType otherwise = safetensors::StoredType::bf16) {
+    if (!from.has(tensor)) return otherwise;
     const safetensors::StoredType type = from.find(tensor).tensor->type;
     return safetensors::is_writable(type) ? type : safetensors::StoredType::f32;
 }
@@ -99,13 +100,14 @@ public:
         : checkpoint_(checkpoint), from_(from), pulse_(pulse) {
         for (const ExportedSection& e : sections) {
             sections_.push_back({e, {}});
-            for (const auto& [name, shape] : parameters_of(e.spec)) {
+            for (const auto& [name, shape, type] : parameters_of(e.spec)) {
                 const auto pieces = families::pieces_of(e.spec, name, shape),
                            before = pieces_in(from, e.spec, name, shape);
                 sections_.back().parameters.push_back({name, shape, pieces, tensors_.size()});
                 for (std::size_t i = 0; i < pieces.size(); ++i) {
                     const families::Piece& source = before[std::min(i, before.size() - 1)];
-                    tensors_.push_back({pieces[i].tensor, type_of(from, source.tensor), pieces[i].shape});
+                    tensors_.push_back(
+                        {pieces[i].tensor, type_of(from, source.tensor, type), pieces[i].shape});
                 }
             }
         }

@@ -117,7 +117,7 @@ void export_adapter(const comm::Communicator& world, const std::string& checkpoi
     std::vector<Source> sources;
     std::vector<safetensors::TensorSpec> tensors;
     for (std::size_t s = 0; s < sections.size(); ++s)
-        for (const auto& [name, shape] : parameters_of(sections[s].spec, sections[s].lora)) {
+        for (const auto& [name, shape, type] : parameters_of(sections[s].spec, sections[s].lora)) {
             if (!parallel::is_adapter(name)) continue;
             const auto pieces = families::adapter_pieces(sections[s].spec, sections[s].lora, name, shape);
             sources.push_back({s, {name, shape, pieces, tensors.size()}});

@@ -205,6 +205,37 @@ TEST(ParameterGroup, MastersKeepWhatWeightsRound) {
     }
 }
 
+/// A parameter that is kept precise computes in f32 in a bf16 section: it has a group of its own, whose
+/// weights are its masters, and rounds neither drawn nor set values.
+TEST(ParameterStore, KeepsAParameterPrecise) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = single_rank_mesh();
+    const auto drawn = [&](DType compute) {
+        ParameterStore store(*device, mesh, "language", 7, compute);
+        store.declare("matrix", {4, kBlock}, Init::normal, true);
+        Parameter& decay = store.declare("decay", {2, kBlock}, Init::normal, true);
+        store.declare("frozen", {kBlock}, Init::ones, false);
+        store.keep_precise(decay);
+        store.allocate(1);
+        EXPECT_EQ(store.groups().size(), compute == DType::bf16 ? 3u : 2u);
+        EXPECT_EQ(decay.weight.dtype, DType::f32);
+        EXPECT_EQ(store.find("matrix")->weight.dtype, compute);
+        EXPECT_EQ(store.find("frozen")->weight.dtype, compute);
+        const ParameterGroup& group = store.group_of(decay);
+        EXPECT_EQ(group.master().data, group.weights().data);
+        Pulse pulse;
+        store.initialize(pulse);
+        std::vector<double> values = weights_of(decay, *device);
+        std::vector<float> thirds(kBlock, 1.0f / 3);
+        group.set_weights(decay, {0, kBlock}, Tensor(thirds.data(), DType::f32, {kBlock}));
+        EXPECT_EQ(weights_of(decay, *device).front(), static_cast<double>(1.0f / 3));
+        return values;
+    };
+    const std::vector<double> values = drawn(DType::bf16);
+    EXPECT_NE(values.front(), 0);
+    EXPECT_EQ(values, drawn(DType::f32));
+}
+
 TEST(ParameterGroup, UpdatedMastersAreRoundedBeforeTheyAreGathered) {
     const auto device = testing_support::make_device(1);
     const Mesh mesh = single_rank_mesh();

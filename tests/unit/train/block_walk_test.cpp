@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <utility>
 
 #include "base/error.hpp"
 #include "support/tensors.hpp"
@@ -17,13 +18,14 @@ float value_of(std::int64_t element) {
 
 TEST(BlockWalk, LoadsShardsInSmallBlocks) {
     constexpr std::int64_t kRows = 70, kColumns = 9, kMost = 16;
-    for (const DType type : {DType::f32, DType::bf16})
+    for (const auto& [type, precise] :
+         {std::pair{DType::f32, false}, std::pair{DType::bf16, false}, std::pair{DType::bf16, true}})
         for (const int threads : {1, 3}) {
             const auto device = backend::make_cpu(1);
             const parallel::Mesh mesh = parallel::single_rank_mesh();
             parallel::ParameterStore store(*device, mesh, "text", 1, type);
-            const parallel::Parameter& p =
-                store.declare("weight", {kRows, kColumns}, parallel::Init::zeros, true);
+            parallel::Parameter& p = store.declare("weight", {kRows, kColumns}, parallel::Init::zeros, true);
+            if (precise) store.keep_precise(p);
             store.allocate(1);
             std::atomic<std::int64_t> largest = 0, elements = 0;
             const auto read = [&](Range block, float* values, Pulse&) {
