@@ -96,7 +96,7 @@ void Prefetcher::Queue::run() {
             result.samples.resize(job.request.samples.size());
             for (std::size_t i = 0; i < result.samples.size(); ++i) {
                 sample = job.request.samples[i];
-                file->read(sample, result.samples[i], job.request.part, *this);
+                file->read(sample, result.samples[i], job.request.fields, *this);
                 beat();
             }
         } catch (...) {
@@ -133,7 +133,7 @@ Prefetcher::~Prefetcher() {
 
 std::int64_t Prefetcher::start(Request request) {
     std::int64_t bytes = 0, ticket = 0;
-    for (const std::int64_t id : request.samples) bytes += queue_->file->bytes(id, request.part);
+    for (const std::int64_t id : request.samples) bytes += queue_->file->bytes(id, request.fields);
     {
         const std::lock_guard lock(queue_->mutex);
         ticket = queue_->tickets++;

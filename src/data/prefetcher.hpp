@@ -16,7 +16,7 @@ namespace maestro::data {
 /// The samples of one task.
 struct Request {
     std::vector<std::int64_t> samples;
-    Part part = Part::all;
+    SampleFields fields = SampleFields::all;
 };
 
 /// Used by the main thread. Shares the file with its thread, so that a read that never returns does not keep

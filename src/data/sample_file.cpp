@@ -213,10 +213,10 @@ void SampleFile::replace_pictures(std::vector<std::int64_t> sources) {
         index_.items_[p] = stored_items_.at(as_size(sources_[p]));
 }
 
-void SampleFile::read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
-    if (sources_.empty()) return read_stored(i, sample, part, pulse);
-    read_stored(i, sample, has_text(part) ? Part::text : Part::sizes, pulse);
-    if (!has_pixels(part)) return;
+void SampleFile::read(std::int64_t i, Sample& sample, SampleFields fields, Pulse& pulse) const {
+    if (sources_.empty()) return read_stored(i, sample, fields, pulse);
+    read_stored(i, sample, has_text(fields) ? SampleFields::text : SampleFields::sizes, pulse);
+    if (!has_pixels(fields)) return;
     const std::size_t first = as_size(index_.picture_offsets_[as_size(i)]);
     for (std::size_t j = 0; j < sample.items.size(); ++j)
         read_picture(sources_[first + j], sample.items[j], pulse);
@@ -239,10 +239,10 @@ void SampleFile::read_picture(std::int64_t number, StoredItem& picture, Pulse& p
                                    number - offsets[as_size(sample)], sample));
 }
 
-void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
+void SampleFile::read_stored(std::int64_t i, Sample& sample, SampleFields fields, Pulse& pulse) const {
     MAESTRO_CHECK(i >= 0 && i < size(), "sample {} of {}", i, size());
     sample.id = i;
-    if (has_text(part)) {
+    if (has_text(fields)) {
         read_text(i, sample, pulse);
     } else {
         sample.tokens.clear();
@@ -255,16 +255,16 @@ void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& p
         StoredItem& picture = sample.items[j];
         picture.item = items[j];
         picture.data.clear();
-        if (has_pixels(part))
+        if (has_pixels(fields))
             read_picture(index_.picture_offsets_[as_size(i)] + static_cast<std::int64_t>(j), picture, pulse);
     }
 }
 
-std::int64_t SampleFile::bytes(std::int64_t i, Part part) const {
-    std::int64_t total = has_text(part) ? index_.tokens(i) * kTokenBytes : 0;
+std::int64_t SampleFile::bytes(std::int64_t i, SampleFields fields) const {
+    std::int64_t total = has_text(fields) ? index_.tokens(i) * kTokenBytes : 0;
     for (const Item& p : index_.items(i))
         total += static_cast<std::int64_t>(sizeof(StoredItem)) +
-                 (has_pixels(part) ? std::int64_t{p.height} * p.width * channels_ : 0);
+                 (has_pixels(fields) ? std::int64_t{p.height} * p.width * channels_ : 0);
     return total;
 }
 

@@ -18,17 +18,17 @@ namespace maestro::data {
 inline constexpr std::uint8_t kCountsForExactMatch = 1;
 
 /// What read() reads of a sample; the rest stays empty. Sizes of pictures are always set.
-enum class Part {
+enum class SampleFields {
     all,
     text,    ///< tokens, weights and flags
     pixels,  ///< of the pictures
     sizes,   ///< nothing more: the sizes of pictures alone
 };
-constexpr bool has_text(Part part) {
-    return part == Part::all || part == Part::text;
+constexpr bool has_text(SampleFields fields) {
+    return fields == SampleFields::all || fields == SampleFields::text;
 }
-constexpr bool has_pixels(Part part) {
-    return part == Part::all || part == Part::pixels;
+constexpr bool has_pixels(SampleFields fields) {
+    return fields == SampleFields::all || fields == SampleFields::pixels;
 }
 
 /// A part of the samples: the index-th of `count` ranges of about equal size.
@@ -39,7 +39,7 @@ struct Share {
 
 struct StoredItem {
     Item item;
-    /// Of a picture: pixels [height, width, channels]. Empty where has_pixels(part) is false.
+    /// Of a picture: pixels [height, width, channels]. Empty where has_pixels(fields) is false.
     std::vector<std::uint8_t> data;
 };
 
@@ -87,13 +87,13 @@ public:
     /// Reads sample i into `sample`, whose memory is reused; compares checksums and checks ids, markers and
     /// weights. Any thread. Throws Error(bad_data) if the file has changed or is damaged, Error(io_error) if
     /// reading fails and fails again. Beats after every MiB.
-    void read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
-    void read(std::int64_t i, Sample& sample, Part part = Part::all) const {
+    void read(std::int64_t i, Sample& sample, SampleFields fields, Pulse& pulse) const;
+    void read(std::int64_t i, Sample& sample, SampleFields fields = SampleFields::all) const {
         Pulse silent;
-        read(i, sample, part, silent);
+        read(i, sample, fields, silent);
     }
-    /// Bytes that this part of the sample takes in memory.
-    std::int64_t bytes(std::int64_t i, Part part) const;
+    /// Bytes that these fields of the sample take in memory.
+    std::int64_t bytes(std::int64_t i, SampleFields fields) const;
 
 private:
     template <class Visit>
@@ -101,7 +101,7 @@ private:
     std::string wrong_markers(std::int64_t i, std::size_t markers) const;
     void read_text(std::int64_t i, Sample& sample, Pulse& pulse) const;
     double check_text(std::int64_t i, const Sample& text) const;
-    void read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
+    void read_stored(std::int64_t i, Sample& sample, SampleFields fields, Pulse& pulse) const;
     /// Picture number `number` of the file as it is stored.
     void read_picture(std::int64_t number, StoredItem& picture, Pulse& pulse) const;
 

@@ -103,8 +103,8 @@ void open_and_read(const std::string& path) {
         const maestro::data::SampleFile file(path);
         maestro::data::Sample sample;
         for (std::int64_t i = 0; i < file.size(); ++i)
-            for (const auto part : {maestro::data::Part::text, maestro::data::Part::pixels})
-                file.read(i, sample, part);
+            for (const auto fields : {maestro::data::SampleFields::text, maestro::data::SampleFields::pixels})
+                file.read(i, sample, fields);
     } catch (const maestro::Error& error) {
         if (error.code() != maestro::ExitCode::bad_data) std::abort();
     }

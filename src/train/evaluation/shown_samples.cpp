@@ -93,7 +93,7 @@ void ShownSamples::read(const RunContext& context) {
         of_deck.from_folder ? ends_of_folder(of_deck.weights, context.pulse) : std::vector<std::int32_t>();
     for (std::size_t i = 0; i < samples_.size(); ++i) {
         data::Sample& sample = read_.emplace_back();
-        file_.read(samples_[i], sample, data::Part::text, context.pulse);
+        file_.read(samples_[i], sample, data::SampleFields::text, context.pulse);
         const auto begin = sample.weights.begin() + answer_begin(i);
         const auto end = std::find(begin, sample.weights.end(), 0.0f);
         target_tokens_[i] = end - begin;

@@ -67,7 +67,7 @@ AnswerEnds trained_ends(const data::SampleFile& file, Pulse& pulse) {
                        longer = file.size() % count;
     data::Sample sample;
     for (std::int64_t i = 0; i < count; ++i) {
-        file.read(i * apart + i * longer / count, sample, data::Part::text, pulse);
+        file.read(i * apart + i * longer / count, sample, data::SampleFields::text, pulse);
         add_ends(sample, file.markers(), *detokenizer, ends);
     }
     return Ids(ends.begin(), ends.end());

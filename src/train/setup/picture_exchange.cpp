@@ -23,7 +23,7 @@ std::vector<LabelledPicture> labelled_pictures(const data::SampleFile& samples, 
     std::vector<LabelledPicture> pictures;
     data::Sample sample;
     for (std::int64_t i = 0; i < samples.size(); ++i) {
-        samples.read(i, sample, data::Part::text, pulse);
+        samples.read(i, sample, data::SampleFields::text, pulse);
         pulse.beat();
         bool after_picture = false;
         for (std::size_t t = 0; t < sample.tokens.size(); ++t) {

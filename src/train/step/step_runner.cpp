@@ -80,12 +80,13 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         if (task.phase == schedule::Phase::backward) continue;
         // A lane reads only what its stage computes with. Requests are queued in the order of the agenda,
         // in which the prefetcher reads ahead: what is needed first is there first.
-        const data::Part part = !table_.units(section).encodes() ? data::Part::text
-                                : (*at)->index() == 0            ? data::Part::pixels
-                                                                 : data::Part::sizes;
+        const data::SampleFields fields = !table_.units(section).encodes() ? data::SampleFields::text
+                                          : (*at)->index() == 0            ? data::SampleFields::pixels
+                                                                           : data::SampleFields::sizes;
         const auto samples = tasks.back().micro_batch->of_part((*at)->part());
         if (samples.empty()) continue;
-        tasks.back().ticket = prefetcher_.start({.samples = {samples.begin(), samples.end()}, .part = part});
+        tasks.back().ticket =
+            prefetcher_.start({.samples = {samples.begin(), samples.end()}, .fields = fields});
     }
     return tasks;
 }

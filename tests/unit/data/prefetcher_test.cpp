@@ -69,21 +69,22 @@ TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
 
 TEST_F(PrefetcherTest, LeavesWhatNobodyReads) {
     Prefetcher prefetcher(file_, kSettings, silent_);
-    const auto text = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::text}));
+    const auto text = prefetcher.take(prefetcher.start({.samples = {4}, .fields = SampleFields::text}));
     ASSERT_EQ(text[0].items.size(), 1u);
     EXPECT_EQ(text[0].items[0].item.height, 7);
     EXPECT_TRUE(text[0].items[0].data.empty());
     EXPECT_EQ(text[0].tokens.size(), 4u);
-    const auto pixels = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::pixels}));
+    const auto pixels = prefetcher.take(prefetcher.start({.samples = {4}, .fields = SampleFields::pixels}));
     EXPECT_EQ(pixels[0].items[0].data.size(), 28u);
     EXPECT_TRUE(pixels[0].tokens.empty());
     // Four tokens of 9 bytes, and 7 x 4 pixels.
-    EXPECT_EQ(file_->bytes(4, Part::all) - file_->bytes(4, Part::text), 28);
-    EXPECT_EQ(file_->bytes(4, Part::all) - file_->bytes(4, Part::pixels), 36);
+    EXPECT_EQ(file_->bytes(4, SampleFields::all) - file_->bytes(4, SampleFields::text), 28);
+    EXPECT_EQ(file_->bytes(4, SampleFields::all) - file_->bytes(4, SampleFields::pixels), 36);
 }
 
 TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
-    for (const std::int64_t ahead : {std::int64_t{0}, std::int64_t{1}, file_->bytes(0, Part::all) * 3}) {
+    for (const std::int64_t ahead :
+         {std::int64_t{0}, std::int64_t{1}, file_->bytes(0, SampleFields::all) * 3}) {
         Prefetcher prefetcher(file_, {.bytes_ahead = ahead}, silent_);
         std::vector<std::int64_t> tickets;
         for (int i = 0; i < 60; ++i) tickets.push_back(prefetcher.start({.samples = {i, i + 1}}));
@@ -96,10 +97,10 @@ TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
 }
 
 TEST_F(PrefetcherTest, ThrowsInTakeWhatReadingThrew) {
-    for (const Part part : {Part::all, Part::text}) {
+    for (const SampleFields fields : {SampleFields::all, SampleFields::text}) {
         Prefetcher prefetcher(file_, kSettings, silent_);
-        const auto good = prefetcher.start({.samples = {76}, .part = part});
-        const auto bad = prefetcher.start({.samples = {78, 77}, .part = part});
+        const auto good = prefetcher.start({.samples = {76}, .fields = fields});
+        const auto bad = prefetcher.start({.samples = {78, 77}, .fields = fields});
         try {
             prefetcher.take(bad);
             ADD_FAILURE() << "read";

@@ -48,12 +48,12 @@ TEST_F(SampleDamageTest, SurvivesEveryFlippedBit) {
             ASSERT_EQ(file.identity(), identity) << "bit " << bit;
             for (std::size_t i = 0; i < 3; ++i) {
                 Sample text, pixels;
-                file.read(static_cast<std::int64_t>(i), text, Part::text);
+                file.read(static_cast<std::int64_t>(i), text, SampleFields::text);
                 ASSERT_EQ(text.tokens, expected[i].tokens) << "bit " << bit;
                 ASSERT_EQ(text.weights, expected[i].weights) << "bit " << bit;
                 ASSERT_EQ(text.flags, expected[i].flags) << "bit " << bit;
                 ASSERT_EQ(file.index().weight(static_cast<std::int64_t>(i)), weights[i]);
-                file.read(static_cast<std::int64_t>(i), pixels, Part::pixels);
+                file.read(static_cast<std::int64_t>(i), pixels, SampleFields::pixels);
                 ASSERT_EQ(pixels.items.size(), expected[i].items.size());
                 for (std::size_t j = 0; j < pixels.items.size(); ++j)
                     ASSERT_EQ(pixels.items[j].data, expected[i].items[j].data) << "bit " << bit;

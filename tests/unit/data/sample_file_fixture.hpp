@@ -26,15 +26,15 @@ class SampleFileTest : public testing::Test {
 protected:
     void write(const SampleArrays& arrays) { writer_.write(path_, arrays); }
 
-    /// Opening (and reading everything, in one part or the other) throws `code` with the path and `fragments`
-    /// in the message.
+    /// Opening (and reading everything, once the text and once the pixels) throws `code` with the path and
+    /// `fragments` in the message.
     template <class... Fragments>
     void expect_refused(ExitCode code, Fragments... fragments) {
         try {
             const SampleFile file(path_);
             Sample sample;
-            for (const Part part : {Part::pixels, Part::text})
-                for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample, part);
+            for (const SampleFields fields : {SampleFields::pixels, SampleFields::text})
+                for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample, fields);
             ADD_FAILURE() << "accepted";
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), code) << error.what();

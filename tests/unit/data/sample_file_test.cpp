@@ -86,22 +86,23 @@ TEST_F(SampleFileTest, ReplacesPicturesInTheIndexAndInWhatIsRead) {
     SampleFile file(path_);
     Sample stored, replaced;
     file.read(1, stored);
-    const std::int64_t bytes = file.bytes(1, Part::all);
+    const std::int64_t bytes = file.bytes(1, SampleFields::all);
     file.replace_pictures({1, 1});
     EXPECT_THAT(file.index().items(1), ElementsAre(Item{8, 3}, Item{8, 3}));
-    EXPECT_EQ(file.bytes(1, Part::all), bytes - 5 * 7 + 8 * 3);
-    for (const Part part : {Part::all, Part::text, Part::pixels, Part::sizes}) {
-        file.read(1, replaced, part);
+    EXPECT_EQ(file.bytes(1, SampleFields::all), bytes - 5 * 7 + 8 * 3);
+    for (const SampleFields fields :
+         {SampleFields::all, SampleFields::text, SampleFields::pixels, SampleFields::sizes}) {
+        file.read(1, replaced, fields);
         ASSERT_EQ(replaced.items.size(), 2u);
         for (const StoredItem& picture : replaced.items) {
             EXPECT_EQ(std::pair(picture.item.height, picture.item.width), std::pair(8, 3));
-            if (part == Part::text || part == Part::sizes)
+            if (fields == SampleFields::text || fields == SampleFields::sizes)
                 EXPECT_TRUE(picture.data.empty());
             else
                 EXPECT_EQ(picture.data, stored.items[1].data);
         }
-        EXPECT_EQ(replaced.tokens.empty(), part == Part::pixels || part == Part::sizes);
-        if (part == Part::all) {
+        EXPECT_EQ(replaced.tokens.empty(), fields == SampleFields::pixels || fields == SampleFields::sizes);
+        if (fields == SampleFields::all) {
             EXPECT_EQ(replaced.tokens, stored.tokens);
         }
     }
@@ -119,10 +120,10 @@ TEST_F(SampleFileTest, ReadsOnlyThePartAskedFor) {
     write(arrays);
     const SampleFile file(path_);
     Sample sample;
-    file.read(1, sample, Part::text);
-    EXPECT_THROW(file.read(1, sample, Part::pixels), Error);
-    file.read(2, sample, Part::pixels);
-    EXPECT_THROW(file.read(2, sample, Part::text), Error);
+    file.read(1, sample, SampleFields::text);
+    EXPECT_THROW(file.read(1, sample, SampleFields::pixels), Error);
+    file.read(2, sample, SampleFields::pixels);
+    EXPECT_THROW(file.read(2, sample, SampleFields::text), Error);
 }
 
 TEST_F(SampleFileTest, ReadsFilesWithoutPicturesAndWithColour) {
