@@ -126,7 +126,7 @@ void planning_times() {
                 fmt::print("{:>5} samples, k {:>2}, m {:>2}, size {}:", 4 * k * size * m, k, m, size);
                 for (const int p : {1, 4, 8}) {
                     const UnlikeStep step{
-                        .stages = p, .micro_batches = m, .size = size, .groups = 4, .pipelines = k};
+                        .stages = p, .micro_batches = m, .size = size, .sub_problems = 4, .pipelines = k};
                     const Problem problem = step.problem(1);
                     double best = 1e9;
                     for (int i = 0; i < 3; ++i) {

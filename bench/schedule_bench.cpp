@@ -27,7 +27,7 @@ struct Family {
     double sigma;        ///< of the log-normal costs
     int window_fanouts;  ///< window of an encoder, in fan-outs; 0: no window
     bool frozen;
-    int groups_from, groups_to;
+    int sub_problems_from, sub_problems_to;
 };
 
 constexpr Family kFamilies[] = {
@@ -52,14 +52,15 @@ private:
     std::mt19937_64 engine_;
 };
 
-/// Returns a step with `encoders` upstream sections of groups x fan_in replicas each, before one language
-/// section of groups x fanout replicas. One of fanout and fan_in is 1. With fan-in a language replica has
-/// that many times the samples, so that each encoder replica has as many of them as without.
-Problem make_problem(const Family& f, int encoders, int groups, int fanout, std::uint64_t seed,
+/// Returns a step with `encoders` upstream sections of sub-problems x fan_in replicas each, before one
+/// language section of sub-problems x fanout replicas. One of fanout and fan_in is 1. With fan-in a language
+/// replica has that many times the samples, so that each encoder replica has as many of them as without.
+Problem make_problem(const Family& f, int encoders, int sub_problems, int fanout, std::uint64_t seed,
                      int fan_in = 1) {
-    RandomNumbers random(seed * 7919 + static_cast<std::uint64_t>(encoders * 1000 + groups * 100 + fanout));
+    RandomNumbers random(seed * 7919 +
+                         static_cast<std::uint64_t>(encoders * 1000 + sub_problems * 100 + fanout));
     Problem problem;
-    const int replicas = groups * fanout, language = encoders, producers = groups * fan_in;
+    const int replicas = sub_problems * fanout, language = encoders, producers = sub_problems * fan_in;
     for (int e = 0; e < encoders; ++e) {
         problem.stages.push_back({.section = e,
                                   .replicas = producers,
@@ -120,7 +121,7 @@ struct GapSums {
 };
 
 void gaps(int seeds, bool detail, std::int64_t moves) {
-    fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, groups 1, 2, 4{}\n",
+    fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, sub-problems 1, 2, 4{}\n",
                seeds, moves > 0 ? fmt::format(", {} moves", moves) : "");
     fmt::print("{:<26}{:>9}{:>8}{:>11}{:>9}{:>9}{:>9}{:>16}\n", "family", "encoders", "target", "wavefront",
                "worst", "lpt", "fifo", "fifo/wavefront");
@@ -128,17 +129,18 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
         for (const int encoders : {1, 2}) {
             GapSums sums;
             double worst = 0;
-            for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+            for (int sub_problems = f.sub_problems_from; sub_problems <= f.sub_problems_to; sub_problems *= 2)
                 for (const int fanout : {1, 2, 4, 8, 16}) {
                     const double before = sums.wavefront;
                     for (int seed = 0; seed < seeds; ++seed)
-                        sums.add(make_problem(f, encoders, groups, fanout, static_cast<std::uint64_t>(seed)),
-                                 moves);
+                        sums.add(
+                            make_problem(f, encoders, sub_problems, fanout, static_cast<std::uint64_t>(seed)),
+                            moves);
                     const double here = sums.wavefront - before;
                     worst = std::max(worst, here / seeds);
                     if (detail)
-                        fmt::print("    {} encoders, {} groups, fan-out {}: {:.2f}%\n", encoders, groups,
-                                   fanout, 100 * here / seeds);
+                        fmt::print("    {} encoders, {} sub-problems, fan-out {}: {:.2f}%\n", encoders,
+                                   sub_problems, fanout, 100 * here / seeds);
                 }
             fmt::print("{:<26}{:>9}{:>8}{:>10.2f}%{:>8.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
                        f.target, 100 * sums.wavefront / sums.count, 100 * worst, 100 * sums.lpt / sums.count,
@@ -155,10 +157,11 @@ void fan_in_gaps(int seeds) {
         for (const int encoders : {1, 2}) {
             GapSums sums;
             for (const int fan_in : {2, 4, 8})
-                for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+                for (int sub_problems = f.sub_problems_from; sub_problems <= f.sub_problems_to;
+                     sub_problems *= 2)
                     for (int seed = 0; seed < seeds; ++seed)
-                        sums.add(
-                            make_problem(f, encoders, groups, 1, static_cast<std::uint64_t>(seed), fan_in));
+                        sums.add(make_problem(f, encoders, sub_problems, 1, static_cast<std::uint64_t>(seed),
+                                              fan_in));
             fmt::print("{:<26}{:>9}{:>10.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
                        100 * sums.wavefront / sums.count, 100 * sums.lpt / sums.count,
                        100 * sums.fifo / sums.count, sums.ratio / sums.count);
@@ -195,22 +198,24 @@ Problem with_encoder_parts(Problem problem, int parts) {
 }
 
 void part_gaps(int seeds) {
-    fmt::print("\nmean gap to the lower bound over {} seeds, groups 1, 2, 4, fan-outs 8, 16\n", seeds);
+    fmt::print("\nmean gap to the lower bound over {} seeds, sub-problems 1, 2, 4, fan-outs 8, 16\n", seeds);
     fmt::print("{:<26}{:>24}{:>11}{:>9}{:>9}{:>16}\n", "family", "parts of a lane", "wavefront", "lpt",
                "fifo", "fifo/wavefront");
     for (const Family& f : kFamilies)
         for (const bool language : {true, false})
             for (const int parts : {2, 4, 8}) {
                 GapSums sums;
-                for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+                for (int sub_problems = f.sub_problems_from; sub_problems <= f.sub_problems_to;
+                     sub_problems *= 2)
                     for (const int fanout : {8, 16})
                         for (int seed = 0; seed < seeds; ++seed) {
                             const auto number = static_cast<std::uint64_t>(seed);
                             if (language)
-                                sums.add(
-                                    with_language_parts(make_problem(f, 1, groups, fanout, number), parts));
+                                sums.add(with_language_parts(make_problem(f, 1, sub_problems, fanout, number),
+                                                             parts));
                             else if (f.window_fanouts == 0)
-                                sums.add(with_encoder_parts(make_problem(f, 1, groups, 1, number), parts));
+                                sums.add(
+                                    with_encoder_parts(make_problem(f, 1, sub_problems, 1, number), parts));
                         }
                 if (sums.count == 0) continue;
                 fmt::print("{:<26}{:>24}{:>10.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name,
@@ -232,23 +237,23 @@ double part_bound(const Problem& problem, int parts, std::vector<SampleCost> sam
 }
 
 /// Returns a lower bound for all orders of the plan's assignment of samples to replicas: the largest bound of
-/// any group, and of any language replica if it had the upstream sections to itself.
+/// any sub-problem, and of any language replica if it had the upstream sections to itself.
 double assignment_bound(const Problem& problem, const StepPlan& plan) {
     const auto& replicas = plan.batches.back();
-    const int groups = problem.stages.front().replicas;
-    const std::size_t fanout = replicas.size() / static_cast<std::size_t>(groups);
+    const int sub_problems = problem.stages.front().replicas;
+    const std::size_t fanout = replicas.size() / static_cast<std::size_t>(sub_problems);
     double bound = 0;
-    std::vector<SampleCost> group;
+    std::vector<SampleCost> sub_problem;
     for (std::size_t r = 0; r < replicas.size(); ++r) {
         std::vector<SampleCost> samples;
         for (const MicroBatch& batch : replicas[r])
             for (const std::int64_t sample : batch.samples)
                 samples.push_back(problem.samples[static_cast<std::size_t>(sample)]);
-        group.insert(group.end(), samples.begin(), samples.end());
+        sub_problem.insert(sub_problem.end(), samples.begin(), samples.end());
         bound = std::max(bound, part_bound(problem, static_cast<int>(replicas.size()), std::move(samples)));
         if ((r + 1) % fanout != 0) continue;
-        bound = std::max(bound, part_bound(problem, groups, std::move(group)));
-        group.clear();
+        bound = std::max(bound, part_bound(problem, sub_problems, std::move(sub_problem)));
+        sub_problem.clear();
     }
     return bound;
 }
@@ -263,11 +268,11 @@ void noise(int seeds) {
         for (const int encoders : {1, 2}) {
             double gaps[3] = {0, 0, 0};
             int count = 0;
-            for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+            for (int sub_problems = f.sub_problems_from; sub_problems <= f.sub_problems_to; sub_problems *= 2)
                 for (const int fanout : {1, 2, 4, 8, 16})
                     for (int seed = 0; seed < seeds; ++seed, ++count) {
                         const auto number = static_cast<std::uint64_t>(seed);
-                        const Problem problem = make_problem(f, encoders, groups, fanout, number);
+                        const Problem problem = make_problem(f, encoders, sub_problems, fanout, number);
                         const StepPlan plan = make_plan("wavefront", problem, 1);
                         const Problem noisy = with_noise(problem, plan, 0.2, number);
                         const double bound = lower_bound(noisy);
@@ -284,13 +289,13 @@ void noise(int seeds) {
 void planning_times() {
     fmt::print("\ntime of planning, one core\n");
     struct Case {
-        int family, encoders, groups, fanout;
+        int family, encoders, sub_problems, fanout;
     };
-    for (const auto& [family, encoders, groups, fanout] :
+    for (const auto& [family, encoders, sub_problems, fanout] :
          {Case{0, 1, 4, 4}, Case{0, 1, 8, 8}, Case{0, 1, 4, 16}, Case{0, 1, 16, 4}, Case{0, 1, 1, 64},
           Case{0, 2, 8, 8}, Case{1, 1, 8, 8}, Case{1, 2, 8, 8}, Case{3, 1, 8, 8}, Case{3, 2, 8, 8},
           Case{3, 2, 4, 16}, Case{0, 1, 32, 16}, Case{1, 2, 32, 16}, Case{3, 2, 32, 16}}) {
-        const Problem problem = make_problem(kFamilies[family], encoders, groups, fanout, 1);
+        const Problem problem = make_problem(kFamilies[family], encoders, sub_problems, fanout, 1);
         double best = 1e9;
         StepPlan plan;
         for (int i = 0; i < 5; ++i) {
@@ -299,9 +304,10 @@ void planning_times() {
             best = std::min(best,
                             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         }
-        fmt::print("{:>6} samples, {:>2} groups of {:>2}, encoders {}, {:<24}: {:>7.2f} ms, gap {:.2f}%\n",
-                   problem.samples.size(), groups, fanout, encoders, kFamilies[family].name, best * 1e3,
-                   100 * gap(plan));
+        fmt::print(
+            "{:>6} samples, {:>2} sub-problems of {:>2}, encoders {}, {:<24}: {:>7.2f} ms, gap {:.2f}%\n",
+            problem.samples.size(), sub_problems, fanout, encoders, kFamilies[family].name, best * 1e3,
+            100 * gap(plan));
     }
 }
 

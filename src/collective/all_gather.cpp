@@ -26,10 +26,10 @@ Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
     const int node = nodes_.of(rank_);
     const std::vector<int> peers = nodes_.peers(rank_);
     const std::span<const int> shards = nodes_.shards_of_proxy(rank_);
-    const std::int64_t longest = parts.longest(), step = node_piece(longest);
+    const std::int64_t longest = parts.longest(), step = node_segment(longest);
     const auto message = [&](int peer, int shard, std::int64_t at) {
-        const Tensor piece = parts.piece(shard, at, step);
-        return Message{peer, piece.data, piece.bytes()};
+        const Tensor segment = parts.segment(shard, at, step);
+        return Message{peer, segment.data, segment.bytes()};
     };
     // This rank's rows to the rank of each other node that exchanges them, and from other nodes the rows that
     // this rank exchanges for its own.
@@ -50,7 +50,8 @@ Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
         }
         return exchange(std::move(sends), std::move(receives));
     };
-    // Nothing but the rows themselves takes memory, so that two pieces are under way within the node as well.
+    // Nothing but the rows themselves takes memory, so that two segments are under way within the node as
+    // well.
     Request between = begin_across(0), in_node = 0;
     for (std::int64_t at = 0; at < longest; at += step) {
         co_await AwaitedExchange{this, between};

@@ -45,7 +45,7 @@ std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, bac
             sums == Sums::ordered ? description + ", sums in the order of ranks" : description);
     if (backend.stream())
         return make_staged_group(std::move(members), std::move(nodes), backend, description);
-    // Both sides of a message must cut it into the same pieces, so a rank without a GPU cuts as the others
+    // Both sides of a message must cut it into the same segments, so a rank without a GPU cuts as the others
     // do.
     return make_mpi_group(std::move(members), std::move(nodes),
                           choice.method == Method::staged_messages ? kMaxStagedMessage : kMaxMessage,

@@ -69,18 +69,18 @@ protected:
         exchange.peers.clear();
         // No call blocks, and every rank posts all its receives before it waits, so no order of messages can
         // deadlock. Members begin the same operations in the same order, and MPI matches the messages of two
-        // ranks in the order in which they are posted: pieces and operations need no tags.
+        // ranks in the order in which they are posted: segments and operations need no tags.
         //
         // Receives come first: a message that finds its receive posted goes straight into the tensor.
         for (const Message& m : receives)
-            in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
+            in_segments(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
                 exchange.expected.push_back(bytes);
                 exchange.peers.push_back(m.peer);
                 MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
         for (const Message& m : sends)
-            in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
+            in_segments(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
                 exchange.peers.push_back(m.peer);
                 MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &exchange.requests.emplace_back(MPI_REQUEST_NULL)));

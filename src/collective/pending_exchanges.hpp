@@ -39,9 +39,9 @@ private:
     std::deque<Exchange> all_;  ///< a deque: references stay valid when it grows
 };
 
-/// Calls body(data, bytes) for consecutive pieces of at most `max_bytes` bytes.
+/// Calls body(data, bytes) for consecutive segments of at most `max_bytes` bytes.
 template <class Body>
-void in_pieces(void* data, std::size_t bytes, std::size_t max_bytes, Body&& body) {
+void in_segments(void* data, std::size_t bytes, std::size_t max_bytes, Body&& body) {
     for (std::size_t at = 0; at < bytes; at += max_bytes)
         body(static_cast<std::byte*>(data) + at, static_cast<int>(std::min(max_bytes, bytes - at)));
 }

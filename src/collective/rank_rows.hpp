@@ -35,7 +35,7 @@ public:
     }
     /// The elements [at, at + step) of a rank's rows, as a flat tensor; what lies behind their end is left
     /// out.
-    Tensor piece(int rank, std::int64_t at, std::int64_t step) const {
+    Tensor segment(int rank, std::int64_t at, std::int64_t step) const {
         return piece_of((*this)[rank], at, step);
     }
     static Tensor piece_of(const Tensor& tensor, std::int64_t at, std::int64_t step) {
@@ -54,9 +54,9 @@ private:
     std::vector<std::int64_t> begin_;  ///< first row by rank
 };
 
-/// Elements of a piece where pieces cross between nodes while others are exchanged within them: so many
-/// pieces that both go on at once nearly all the time, and long enough that latencies do not count.
-inline std::int64_t node_piece(std::int64_t longest) {
+/// Elements of a segment where segments cross between nodes while others are exchanged within them: so many
+/// segments that both go on at once nearly all the time, and long enough that latencies do not count.
+inline std::int64_t node_segment(std::int64_t longest) {
     constexpr std::int64_t kLeast = std::int64_t{1} << 15, kMost = std::int64_t{1} << 20, kPieces = 8;
     return std::clamp(longest / kPieces, kLeast, kMost);
 }

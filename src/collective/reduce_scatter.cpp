@@ -1,5 +1,5 @@
-// Reduce-scatter in pieces, so that it takes little memory whatever the tensor's size, with the exchange of
-// the next piece under way while one is summed.
+// Reduce-scatter in segments, so that it takes little memory whatever the tensor's size, with the exchange of
+// the next segment under way while one is summed.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -13,30 +13,30 @@ namespace maestro::collective {
 namespace {
 
 // A reduce-scatter receives from all other ranks at once, because the sum is taken in the order of ranks. The
-// two pieces that are under way fill at most kReduceBytes, whatever the number of ranks. Few ranks do not
+// two segments that are under way fill at most kReduceBytes, whatever the number of ranks. Few ranks do not
 // need all of it, since longer messages than kMaxPiece are no faster.
 constexpr std::size_t kReduceBytes = std::size_t{64} << 20;
 constexpr std::int64_t kMaxPiece = 1 << 20;    ///< elements
-constexpr std::int64_t kPieceAlignment = 128;  ///< elements; keeps every piece on an arena's alignment
+constexpr std::int64_t kPieceAlignment = 128;  ///< elements; keeps every segment on an arena's alignment
 
 std::int64_t aligned_down(std::int64_t elements) {
     return std::max(elements / kPieceAlignment, std::int64_t{1}) * kPieceAlignment;
 }
 
 /// Elements that a reduce-scatter takes from each rank at a time. The same on every rank.
-std::int64_t reduce_piece(int ranks, DType type) {
+std::int64_t reduce_segment(int ranks, DType type) {
     const auto buffers = static_cast<std::size_t>(2 * std::max(ranks - 1, 1));
     return std::min(aligned_down(static_cast<std::int64_t>(kReduceBytes / size_of(type) / buffers)),
                     kMaxPiece);
 }
 
-/// Sets of buffers for pieces of `elements` elements: a second one only where there is a second piece.
-int sets_of(std::int64_t elements, std::int64_t piece) {
-    return elements > piece ? 2 : 1;
+/// Sets of buffers for segments of `elements` elements: a second one only where there is a second segment.
+int sets_of(std::int64_t elements, std::int64_t segment) {
+    return elements > segment ? 2 : 1;
 }
 
-/// What a rank of a hierarchical group needs while one piece of every shard is summed, in buffers of a piece.
-/// Of what is exchanged and summed within the node, two successive pieces are under way.
+/// What a rank of a hierarchical group needs while one segment of every shard is summed, in buffers of a
+/// segment. Of what is exchanged and summed within the node, two successive segments are under way.
 struct NodeBuffers {
     std::size_t received;  ///< from the ranks of its node, for the shards that it exchanges for the node
     std::size_t partial;   ///< sums of these within the node
@@ -50,13 +50,13 @@ NodeBuffers buffers_of(const Nodes& nodes, int rank) {
             .remote = static_cast<std::size_t>(nodes.count() - 1)};
 }
 
-/// Elements of a piece in a hierarchical group: its buffers fit into the scratch of a group of one node.
+/// Elements of a segment in a hierarchical group: its buffers fit into the scratch of a group of one node.
 std::int64_t piece_by_nodes(const Nodes& nodes, std::int64_t elements, DType type) {
     std::size_t most = 1;
     for (int rank = 0; rank < nodes.ranks(); ++rank) most = std::max(most, buffers_of(nodes, rank).total());
     const std::size_t bytes = reduce_scratch(nodes.ranks(), elements, type);
     return aligned_down(
-        std::min(node_piece(elements), static_cast<std::int64_t>(bytes / size_of(type) / most)));
+        std::min(node_segment(elements), static_cast<std::int64_t>(bytes / size_of(type) / most)));
 }
 
 }  // namespace
@@ -65,10 +65,10 @@ std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
     if (ranks == 1 || elements == 0) return 0;
     // An arena without memory counts what the allocations take, padding included.
     backend::Arena measured;
-    const std::int64_t piece = reduce_piece(ranks, type);
-    for (int buffer = 0; buffer < sets_of(elements, piece) * (ranks - 1); ++buffer)
-        measured.allocate(type, {std::min(elements, piece)});
-    // The smallest pieces of a hierarchical group, which has at most five buffers for each rank: with m
+    const std::int64_t segment = reduce_segment(ranks, type);
+    for (int buffer = 0; buffer < sets_of(elements, segment) * (ranks - 1); ++buffer)
+        measured.allocate(type, {std::min(elements, segment)});
+    // The smallest segments of a hierarchical group, which has at most five buffers for each rank: with m
     // shards for each of the L ranks of a node, 2 L m and one for each other node, and m is at most 2 n / (L
     // + 1) of the n ranks.
     const auto least = static_cast<std::size_t>(5 * ranks * kPieceAlignment) * size_of(type);
@@ -108,46 +108,46 @@ Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor&
 /// its shape. Here terms are added in the order of ranks.
 Operation ProcessGroup::reduce_scatter_directly(backend::Backend& b, RankRows parts, Tensor local,
                                                 ops::Reduction reduction, backend::Arena& scratch) {
-    struct Piece {
+    struct Segment {
         std::vector<Tensor> buffers, terms;  ///< by rank
         Tensor result;
         Request request = 0;
     };
     const backend::ArenaScope scope(scratch);
-    const std::int64_t step = reduce_piece(size_, local.dtype), longest = parts.longest();
-    std::array<Piece, 2> pieces;
+    const std::int64_t step = reduce_segment(size_, local.dtype), longest = parts.longest();
+    std::array<Segment, 2> segments;
     for (int set = 0; set < sets_of(local.size(), step); ++set)
         for (int r = 0; r < size_; ++r)
-            pieces[set].buffers.push_back(
+            segments[set].buffers.push_back(
                 r == rank_ ? Tensor{} : scratch.allocate(local.dtype, {std::min(local.size(), step)}));
-    // No rank is sent this rank's own rows, so the result may overwrite them piece by piece. All ranks take
-    // as many steps as the longest part needs; a rank whose part has ended exchanges empty messages, which
-    // exchange() leaves out on both sides.
+    // No rank is sent this rank's own rows, so the result may overwrite them segment by segment. All ranks
+    // take as many steps as the longest part needs; a rank whose part has ended exchanges empty messages,
+    // which exchange() leaves out on both sides.
     const auto start = [&](std::int64_t at) {
-        Piece& piece = pieces[at / step % 2];
-        const std::vector<Tensor>& buffers = piece.buffers.empty() ? pieces[0].buffers : piece.buffers;
-        piece.result = RankRows::piece_of(local, at, step);
-        piece.terms.resize(static_cast<std::size_t>(size_));
+        Segment& segment = segments[at / step % 2];
+        const std::vector<Tensor>& buffers = segment.buffers.empty() ? segments[0].buffers : segment.buffers;
+        segment.result = RankRows::piece_of(local, at, step);
+        segment.terms.resize(static_cast<std::size_t>(size_));
         // This rank's term stands at the place of its rank among the others, and not first or last.
-        piece.terms[rank_] = parts.piece(rank_, at, step);
-        piece.request = exchange_with_all(
-            [&](int to) { return parts.piece(to, at, step); },
-            [&](int from) { return piece.terms[from] = buffers[from].slice(0, piece.result.size()); });
+        segment.terms[rank_] = parts.segment(rank_, at, step);
+        segment.request = exchange_with_all(
+            [&](int to) { return parts.segment(to, at, step); },
+            [&](int from) { return segment.terms[from] = buffers[from].slice(0, segment.result.size()); });
     };
     start(0);
     for (std::int64_t at = 0; at < longest; at += step) {
         if (at + step < longest) start(at + step);
-        Piece& piece = pieces[at / step % 2];
-        co_await AwaitedExchange{this, piece.request};
-        // The buffers are used again for the piece after the next, although on a GPU this sum may not have
+        Segment& segment = segments[at / step % 2];
+        co_await AwaitedExchange{this, segment.request};
+        // The buffers are used again for the segment after the next, although on a GPU this sum may not have
         // been taken yet: an exchange orders its receives after all operations that were issued before it.
-        reduce(b, piece.terms, reduction, piece.result);
+        reduce(b, segment.terms, reduction, segment.result);
     }
 }
 
 namespace {
 
-/// The reduce-scatter of a hierarchical group as one of its ranks sees it, piece by piece. Each rank
+/// The reduce-scatter of a hierarchical group as one of its ranks sees it, segment by segment. Each rank
 /// exchanges some shards for its node (Nodes::proxy): it receives these from the ranks of its node, sums them
 /// in the order of ranks and sends each sum to the shard's rank, which adds one from every node, in their
 /// order.
@@ -192,10 +192,10 @@ public:
         std::vector<std::vector<Tensor>>& terms = terms_[set_of(at)];
         terms.assign(shards_.size(), std::vector<Tensor>(nodes_.on(node_).size()));
         for (std::size_t s = 0; s < shards_.size(); ++s)
-            terms[s][nodes_.position(rank_)] = parts_.piece(shards_[s], at, step_);
+            terms[s][nodes_.position(rank_)] = parts_.segment(shards_[s], at, step_);
         for (const int peer : peers_) {
             for (const int shard : nodes_.shards_of_proxy(peer))
-                transfers.sends.push_back({peer, parts_.piece(shard, at, step_)});
+                transfers.sends.push_back({peer, parts_.segment(shard, at, step_)});
             for (std::size_t s = 0; s < shards_.size(); ++s) {
                 Tensor& term = terms[s][nodes_.position(peer)];
                 term = received_[buffer++].slice(0, terms[s][nodes_.position(rank_)].size());
@@ -267,38 +267,38 @@ private:
 Operation ProcessGroup::reduce_scatter_by_nodes(backend::Backend& b, RankRows parts, Tensor local,
                                                 ops::Reduction reduction, backend::Arena& scratch) {
     const backend::ArenaScope scope(scratch);
-    PieceByNodes piece(rank_, nodes_, parts, local, scratch);
+    PieceByNodes segment(rank_, nodes_, parts, local, scratch);
     const auto messages = [](const std::vector<PieceByNodes::Transfer>& transfers) {
         std::vector<Message> list;
         for (const auto& [peer, tensor] : transfers) list.push_back({peer, tensor.data, tensor.bytes()});
         return list;
     };
     const auto begin_within = [&](std::int64_t at) {
-        const PieceByNodes::Transfers transfers = piece.within(at);
+        const PieceByNodes::Transfers transfers = segment.within(at);
         return exchange(messages(transfers.sends), messages(transfers.receives));
     };
     const auto begin_across = [&](std::int64_t at) {
-        const PieceByNodes::Transfers transfers = piece.across(at);
+        const PieceByNodes::Transfers transfers = segment.across(at);
         return exchange(messages(transfers.sends), messages(transfers.receives));
     };
     const auto sum = [&](std::span<const Tensor> terms, const Tensor& result) {
         reduce(b, terms, reduction, result);
     };
-    // While the sums of one piece cross between nodes, the next piece is exchanged within them.
-    const std::int64_t step = piece.step(), longest = parts.longest();
+    // While the sums of one segment cross between nodes, the next segment is exchanged within them.
+    const std::int64_t step = segment.step(), longest = parts.longest();
     Request in_node = begin_within(0), between = 0;
     for (std::int64_t at = 0; at < longest; at += step) {
         co_await AwaitedExchange{this, in_node};
         if (at + step < longest) in_node = begin_within(at + step);
-        piece.sum_within(at, sum);
+        segment.sum_within(at, sum);
         if (at > 0) {
             co_await AwaitedExchange{this, between};
-            piece.sum_across(sum);
+            segment.sum_across(sum);
         }
         between = begin_across(at);
     }
     co_await AwaitedExchange{this, between};
-    piece.sum_across(sum);
+    segment.sum_across(sum);
 }
 
 }  // namespace maestro::collective

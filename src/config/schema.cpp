@@ -14,7 +14,7 @@ namespace {
 constexpr double kMany = 1e12;
 constexpr double kSize = 1 << 20;
 constexpr double kWindow = graph::kMaxInFlight;
-constexpr double kMaxMoves = 1e6;  // per group of replicas: minutes for a plan
+constexpr double kMaxMoves = 1e6;  // per sub-problem: minutes for a plan
 }  // namespace
 
 Needs needs_of(Command command, Times times) {

@@ -62,7 +62,7 @@ std::vector<std::vector<Piece>> expert_forms(const model::ModelSpec& spec, const
         return {{{name, {experts, shape[1], rows}, transposed(experts, rows, shape[1])}}, all};
     std::vector<Piece> each;
     for (std::int64_t e = 0; e < experts; ++e)
-        for (const TensorPart& part : names.parts)
+        for (const TensorRows& part : names.tensors)
             if (!part.tensor.empty())
                 each.push_back({fmt::format("{}mlp.experts.{}.{}", layer, e, part.tensor),
                                 {rows_of(spec, {}, part.rows, rows), shape[1]}});
@@ -93,7 +93,7 @@ std::vector<std::vector<Piece>> forms_of(const model::ModelSpec& spec, std::stri
         if (names->form == TensorForm::experts || names->form == TensorForm::transposed_experts)
             return expert_forms(spec, *names, prefix, shape);
         std::vector<Piece> pieces;
-        for (const TensorPart& part : names->parts)
+        for (const TensorRows& part : names->tensors)
             if (!part.tensor.empty())
                 pieces.push_back(
                     {fmt::format("{}{}", prefix, part.tensor),

@@ -11,7 +11,7 @@ namespace maestro::families {
 enum class Rows { all, queries, keys, mlp, expert_mlp };
 
 /// A tensor with consecutive rows of a parameter.
-struct TensorPart {
+struct TensorRows {
     std::string_view tensor;  ///< "self_attn.q_proj.weight"
     Rows rows = Rows::all;
 };
@@ -20,17 +20,17 @@ struct TensorPart {
 enum class TensorForm {
     matrix,       ///< that of the parameter
     convolution,  ///< [C, channels, frames, patch, patch], the parameter a linear layer over patches
-    /// By expert, "mlp.experts.N.PART" for each part. Where transformers 5 has written the folder, one tensor
-    /// `all_experts` [E, rows of each, columns].
+    /// By expert, "mlp.experts.N.TENSOR" for each of `tensors`. Where transformers 5 has written the folder,
+    /// one tensor `all_experts` [E, rows of each, columns].
     experts,
-    /// One tensor `all_experts` [E, columns, rows of each], or, by transformers 5, as above. No `parts`.
+    /// One tensor `all_experts` [E, columns, rows of each], or, by transformers 5, as above. No `tensors`.
     transposed_experts,
 };
 
 /// The tensors of a parameter, in the order of its rows.
 struct TensorNames {
     std::string_view parameter;  ///< what follows the beginning of its group
-    std::array<TensorPart, 3> parts;
+    std::array<TensorRows, 3> tensors;
     TensorForm form = TensorForm::matrix;
     std::string_view all_experts = {};  ///< "mlp.experts.down_proj"
 };

@@ -2,7 +2,7 @@
 // arithmetic on the graph, and the only place that computes ranks, replicas and lanes.
 //
 // The ranks of a section are consecutive; lay_sections.hpp says with which of the world they begin. They are
-// ordered [group][pp][part][cp][tp], tp fastest. A lane is the ranks of a group of replicas with one
+// ordered [replica group][pp][part][cp][tp], tp fastest. A lane is the ranks of a replica group with one
 // coordinate along pp: they run one list of tasks together, those of one stage or, with several chunks, of
 // several. The first of them is its leader. Colocated sections share ranks and lanes. A lane has as many
 // ranks as fit whole replicas of each of its sections: where a section has several replicas on a lane, they
@@ -31,9 +31,9 @@ inline bool holds(const Section& section, int rank) {
     return place_of(section, rank).has_value();
 }
 
-/// The lane of a group of the section's replicas and a pipeline rank; lanes are numbered in the order of
+/// The lane of a replica group of the section and a pipeline rank; lanes are numbered in the order of
 /// their leaders.
-int lane_of(const Section& section, int group, int pp = 0);
+int lane_of(const Section& section, int replica_group, int pp = 0);
 /// The lane of the rank.
 int lane_on(const SectionGraph& graph, int rank);
 /// The node of the rank; 0 where the nodes are unknown.
@@ -43,8 +43,8 @@ inline int node_of(const SectionGraph& graph, int rank) {
 /// Ranks of the lane, the leader first; the same for each section on it.
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
 
-/// The lane of a stage in a group of replicas.
-int lane_of(const SectionGraph& graph, int stage, int group);
+/// The lane of a stage in a replica group.
+int lane_of(const SectionGraph& graph, int stage, int replica_group);
 /// The first rank of the stage's first replica, and the last rank of its last replica.
 int first_rank_of(const SectionGraph& graph, int stage);
 int last_rank_of(const SectionGraph& graph, int stage);

@@ -183,7 +183,7 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
                                 "embeddings go from a vision section, hidden states from a language section, "
                                 "both into a language section"});
         if (up.layout.dp < 1 || down.layout.dp < 1) continue;
-        const int producers = up.groups(), consumers = down.groups();
+        const int producers = up.replica_groups(), consumers = down.replica_groups();
         if (consumers % producers != 0 && producers % consumers != 0)
             refusals.push_back(
                 {fmt::format("section.{}.layout.dp", down.name),

@@ -48,13 +48,14 @@ struct Section {
     bool backward = false;  ///< it trains, or a section upstream of it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
 
-    /// Groups of replicas that share lanes. Plans, channels and routes call such a group a replica.
-    int groups() const { return layout.dp / lane_replicas; }
-    int lanes() const { return groups() * layout.pp; }
+    /// A replica group is the replicas that share a lane and run each micro-batch together. What plans,
+    /// channels and routes call a replica is one of these.
+    int replica_groups() const { return layout.dp / lane_replicas; }
+    int lanes() const { return replica_groups() * layout.pp; }
     int lane_ranks() const { return lane_replicas * layout.stage_ranks(); }
     /// Whether replicas share experts, and then run every micro-batch together, also those without samples.
     bool replicas_share_experts() const { return layout.stage_ranks() % layout.expert_ranks() != 0; }
-    /// Samples of a micro-batch of a group: `micro_batch` for each replica, but at most about 2^30.
+    /// Samples of a micro-batch of a replica group: `micro_batch` for each replica, but at most about 2^30.
     int lane_micro_batch() const { return lane_replicas * std::min(micro_batch, (1 << 30) / lane_replicas); }
 };
 

@@ -13,13 +13,13 @@
 namespace maestro::io {
 
 struct FileImage {
-    struct Piece {
+    struct Block {
         std::uint64_t offset = 0;
         std::vector<std::byte> bytes;
     };
     std::string file;           ///< its name within the checkpoint
     std::uint64_t bytes = 0;    ///< its size
-    std::vector<Piece> pieces;  ///< ascending; what they leave out are the elements of arrays
+    std::vector<Block> blocks;  ///< ascending; what they leave out are the elements of arrays
 };
 
 /// Bytes of a file that hold the elements of an array.

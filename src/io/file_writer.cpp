@@ -40,8 +40,8 @@ void FileWriter::check_wanted() const {
 
 void FileWriter::write(const FileImage& image) {
     storage::reserve_space(path_, file_, image.bytes, pulse_);
-    for (const FileImage::Piece& piece : image.pieces)
-        write_bytes(piece.bytes.data(), piece.bytes.size(), piece.offset);
+    for (const FileImage::Block& block : image.blocks)
+        write_bytes(block.bytes.data(), block.bytes.size(), block.offset);
 }
 
 void FileWriter::write(std::uint64_t place, const std::vector<std::int64_t>& shape, const Shard& shard,
@@ -75,7 +75,7 @@ void FileWriter::sync() {
 }
 
 void FileWriter::read_back(const FileImage& image) {
-    for (const FileImage::Piece& piece : image.pieces) read_bytes(piece.bytes.size(), piece.offset);
+    for (const FileImage::Block& block : image.blocks) read_bytes(block.bytes.size(), block.offset);
 }
 
 void FileWriter::read_back(std::uint64_t place, const std::vector<std::int64_t>& shape, const Shard& shard,

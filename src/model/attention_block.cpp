@@ -53,9 +53,9 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     const std::int64_t first_kv_row = std::int64_t{mesh.tp_rank()} * form_.kv_heads / mesh.degrees().tp * dim;
     const Range kv_rows{first_kv_row, first_kv_row + kv_heads_ * dim};
     const auto kv_part = [&](std::int64_t first_row) {
-        return parallel::ParameterPart{shifted(kv_rows, first_row), parallel::Axis::kv};
+        return parallel::ParameterRows{shifted(kv_rows, first_row), parallel::Axis::kv};
     };
-    const std::vector<parallel::ParameterPart> qkv_parts = {
+    const std::vector<parallel::ParameterRows> qkv_rows = {
         {heads}, kv_part(q_columns), kv_part(q_columns + kv_columns)};
     // Whole on every tp rank. Each rank's gradient is partial, of the heads that it has normalized.
     const auto head_norm = [&](const char* name) {
@@ -65,14 +65,14 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     // One GEMM computes queries, keys and values: the input is read once, and a wide GEMM runs closer to the
     // peak rate than three narrow ones.
     weights.qkv = &store.declare(prefix + "attention.qkv.weight", {q_columns + 2 * kv_columns, width},
-                                 parallel::Init::normal, role.trained, qkv_parts, {0, width});
+                                 parallel::Init::normal, role.trained, qkv_rows, {0, width});
     if (spec_.form.bias != LayerForm::Bias::none)
         weights.qkv_bias = &store.declare(prefix + "attention.qkv.bias", {q_columns + 2 * kv_columns},
-                                          parallel::Init::zeros, role.trained, qkv_parts, {0, 1});
+                                          parallel::Init::zeros, role.trained, qkv_rows, {0, 1});
     const bool fused = spec_.form.fused_qkv;
     std::vector<parallel::AdapterTarget> targets;
     if (fused)
-        targets = {{"attn.qkv", q_columns + 2 * kv_columns, qkv_parts}};
+        targets = {{"attn.qkv", q_columns + 2 * kv_columns, qkv_rows}};
     else
         targets = {{"q_proj", q_columns, {{heads}}},
                    {"k_proj", kv_columns, {kv_part(0)}},

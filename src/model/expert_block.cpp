@@ -64,7 +64,7 @@ ExpertBlock::Weights ExpertBlock::declare(parallel::ParameterStore& store, const
     const Range experts = group_.experts_of(group_.rank);
     const std::int64_t part = group_.rank % group_.degrees.etp;
     const Range channels{part * mlp_, (part + 1) * mlp_};
-    std::vector<parallel::ParameterPart> rows;
+    std::vector<parallel::ParameterRows> rows;
     if (group_.degrees.etp == 1)
         rows = {{{experts.begin * 2 * mlp, experts.end * 2 * mlp}}};
     else

@@ -23,7 +23,7 @@ MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role&
                                     const parallel::Mesh& mesh, const std::string& prefix) const {
     const std::int64_t width = spec_.width, mlp = spec_.mlp;
     const Range part = mesh.tp_part(mlp);
-    std::vector<parallel::ParameterPart> parts = {{part}};
+    std::vector<parallel::ParameterRows> parts = {{part}};
     // One GEMM for both, as for queries, keys and values.
     if (gated()) parts.push_back({{part.begin + mlp, part.end + mlp}});
     const std::int64_t columns = gated() ? 2 * mlp : mlp;

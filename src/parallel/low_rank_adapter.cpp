@@ -14,16 +14,16 @@ std::optional<LowRankAdapter> LowRankAdapter::column_parallel(ParameterStore& st
                                                               std::int64_t inputs,
                                                               std::span<const AdapterTarget> targets,
                                                               bool trained) {
-    std::vector<Range> outputs;        // on this rank
-    std::vector<ParameterPart> parts;  // of B
+    std::vector<Range> outputs;            // on this rank
+    std::vector<ParameterRows> held_rows;  // of B
     std::int64_t columns = 0, rows = 0;
     for (const AdapterTarget& target : targets) {
         std::int64_t held = 0;
-        for (const ParameterPart& part : target.parts) held += part.rows.size();
+        for (const ParameterRows& block : target.held) held += block.rows.size();
         if (lora.has(target.name)) {
             outputs.push_back({columns, columns + held});
-            for (const ParameterPart& part : target.parts)
-                parts.push_back({{rows + part.rows.begin, rows + part.rows.end}, part.replicated});
+            for (const ParameterRows& block : target.held)
+                held_rows.push_back({{rows + block.rows.begin, rows + block.rows.end}, block.replicated});
             rows += target.rows;
         }
         columns += held;
@@ -33,7 +33,7 @@ std::optional<LowRankAdapter> LowRankAdapter::column_parallel(ParameterStore& st
     const Parameter& a =
         store.declare(prefix + ".lora_A.weight", {count * lora.rank, inputs}, Init::kaiming_uniform, trained);
     const Parameter& b = store.declare(prefix + ".lora_B.weight", {rows, lora.rank}, Init::zeros, trained,
-                                       parts, {0, lora.rank});
+                                       held_rows, {0, lora.rank});
     return LowRankAdapter(store.backend(), a, b, std::move(outputs), lora);
 }
 

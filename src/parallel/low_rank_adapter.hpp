@@ -22,9 +22,9 @@ FrozenParameters frozen_with(const Lora& lora, const FrozenParameters& frozen = 
 
 /// One of the matrices of a layer's weight.
 struct AdapterTarget {
-    std::string_view name;             ///< "q_proj"
-    std::int64_t rows = 0;             ///< of the whole matrix
-    std::vector<ParameterPart> parts;  ///< its rows that this rank holds
+    std::string_view name;            ///< "q_proj"
+    std::int64_t rows = 0;            ///< of the whole matrix
+    std::vector<ParameterRows> held;  ///< its rows that this rank holds
 };
 
 /// The store outlives the object.

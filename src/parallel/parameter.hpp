@@ -17,10 +17,10 @@ namespace maestro::parallel {
 /// square root of the columns, as PyTorch initializes a linear layer.
 enum class Init { normal, residual, kaiming_uniform, ones, zeros };
 
-/// Rows of the logical parameter that a rank holds. A fused weight has several parts: queries, keys and
-/// values. `replicated` are the axes within the replica along which other ranks hold the same rows; ranks
-/// along the parameter's data axes always do.
-struct ParameterPart {
+/// Consecutive rows of the logical parameter that a rank holds. A fused weight has several: of queries,
+/// keys and values. `replicated` are the axes within the replica along which other ranks hold the same rows;
+/// ranks along the parameter's data axes always do.
+struct ParameterRows {
     Range rows;
     Axes replicated = {};
 };

@@ -36,25 +36,25 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
 }
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
-                                   bool trainable, const std::vector<ParameterPart>& parts, Range columns,
+                                   bool trainable, const std::vector<ParameterRows>& rows, Range columns,
                                    Axes data_axes) {
     // Once groups are allocated there is no memory for further parameters.
     MAESTRO_CHECK(groups_.empty() && (shape.size() == 1 || shape.size() == 2), "parameter {}", name);
     MAESTRO_CHECK(index_.emplace(name, parameters_.size()).second, "parameter {} is declared twice", name);
     Parameter& p = parameters_.emplace_back();
-    // The held rows of all parts lie one after another, so that a fused weight is one matrix for its GEMM.
-    std::vector<Range> rows;
+    // The held rows lie one after another, so that a fused weight is one matrix for its GEMM.
+    std::vector<Range> ranges;
     std::int64_t held = 0;
-    for (const ParameterPart& part : parts) {
-        const std::int64_t end = held + part.rows.size() * columns.size();
-        if (!part.replicated.empty() && end > held) p.replicated.push_back({{held, end}, part.replicated});
-        rows.push_back(part.rows);
+    for (const ParameterRows& block : rows) {
+        const std::int64_t end = held + block.rows.size() * columns.size();
+        if (!block.replicated.empty() && end > held) p.replicated.push_back({{held, end}, block.replicated});
+        ranges.push_back(block.rows);
         held = end;
     }
     p.name = std::move(name);
     p.decay = shape.size() == 2;  // matrices only, as GPT-3
     p.shape = std::move(shape);
-    p.shard = make_shard(rows, columns);
+    p.shard = make_shard(ranges, columns);
     p.data_axes = data_axes;
     p.type = compute_;
     p.trainable = trainable && !frozen_.contains(p.name);

@@ -49,10 +49,10 @@ public:
     /// Declares a parameter that every rank of the section holds whole. Called before allocate(); the
     /// reference stays valid. Throws Error(broken_invariant) if the name is declared already.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
-    /// Declares a parameter of which this rank holds the rows of `parts`, which ascend, in `columns`. Ranks
+    /// Declares a parameter of which this rank holds `rows`, which ascend, in `columns`. Ranks
     /// along `data_axes` hold the same.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
-                       const std::vector<ParameterPart>& parts, Range columns, Axes data_axes = kDataAxes);
+                       const std::vector<ParameterRows>& rows, Range columns, Axes data_axes = kDataAxes);
     /// Keeps a declared parameter in ops::accumulate_type() of the section's type, so that nothing of it is
     /// rounded: f32 in a section that computes in bf16. Called before allocate().
     void keep_precise(Parameter& parameter) const;

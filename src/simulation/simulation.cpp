@@ -88,7 +88,7 @@ workload::StepTail tail_of(const schedule::Timeline& timeline, const graph::Sect
     std::vector<double> ends(static_cast<std::size_t>(graph.lanes), 0.0);
     std::vector<std::vector<workload::LastBackward>> last;
     for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s)
-        last.emplace_back(static_cast<std::size_t>(graph.section_of(s).groups()));
+        last.emplace_back(static_cast<std::size_t>(graph.section_of(s).replica_groups()));
     for (const schedule::TimedTask& t : timeline.tasks) {
         ends[t.lane] = std::max(ends[t.lane], t.end_s);
         if (t.task.phase != schedule::Phase::backward) continue;

@@ -30,7 +30,7 @@ schedule::Problem problem_of(const Scenario& scenario) {
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const graph::Section& s = graph.section_of(stage);
         problem.stages.push_back({.section = graph.stages[stage].section,
-                                  .replicas = s.groups(),
+                                  .replicas = s.replica_groups(),
                                   .first_lane = graph::lane_of(graph, stage, 0),
                                   .lane_stride = s.layout.pp,
                                   .chunks = s.layout.chunks,
@@ -94,7 +94,7 @@ const config::Link& link_from(const graph::SectionGraph& graph, const config::Cl
         const graph::Section& section = graph.section_of(stage);
         const int ranks = section.lane_ranks(),
                   stride = section.layout.pp * ranks;  // from a group to the next
-        for (int group = 0; group < section.groups(); ++group)
+        for (int group = 0; group < section.replica_groups(); ++group)
             for (const int end : {0, ranks - 1})
                 reach(from + group * stride + end, to + group * stride + ranks - 1 - end);
     }

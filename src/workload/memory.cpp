@@ -155,7 +155,7 @@ void check_rows(const Scenario& scenario, const SampleTable& table, int stage,
 
 channel::Side side_of(const graph::SectionGraph& graph, int stage) {
     channel::Side side;
-    for (int group = 0; group < graph.section_of(stage).groups(); ++group)
+    for (int group = 0; group < graph.section_of(stage).replica_groups(); ++group)
         side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, group)));
     return side;
 }

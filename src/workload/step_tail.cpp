@@ -31,7 +31,7 @@ public:
 private:
     std::vector<int> lanes_of(int stage) const {
         std::vector<int> lanes;
-        for (int g = 0; g < graph_.section_of(stage).groups(); ++g)
+        for (int g = 0; g < graph_.section_of(stage).replica_groups(); ++g)
             lanes.push_back(graph::lane_of(graph_, stage, g));
         return lanes;
     }
@@ -126,7 +126,7 @@ StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>&
     for (std::size_t s = 0; s < ends.size(); ++s) {
         const int stage = static_cast<int>(s);
         double begin_s = update_s;
-        const int groups = graph.section_of(stage).groups();
+        const int groups = graph.section_of(stage).replica_groups();
         for (int g = 0; g < groups; ++g)
             begin_s = std::max(begin_s, lane_s[static_cast<std::size_t>(graph::lane_of(graph, stage, g))]);
         for (const GroupTimes& group : ends[s]) updated[s].push_back(begin_s += group.update_s);

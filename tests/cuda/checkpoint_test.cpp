@@ -10,7 +10,7 @@
 #include "hosted/hosted.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
-#include "train/checkpoint/stage_parts.hpp"
+#include "train/checkpoint/stage_shard.hpp"
 
 namespace {
 

@@ -40,19 +40,19 @@ public:
     /// Name, size and hash of the files, on every rank.
     std::string save(const fs::path& folder) {
         const bool first = ranks_.rank() == 0;
-        const std::vector<train::StagePart> parts = {{0, "trained", trained_, optimizer_.get(), first},
-                                                     {1, "frozen", frozen_, nullptr, first}};
-        for (const train::StagePart& part : parts) train::check_finite(part, kStep);
-        const train::SectionFiles files(ranks_, 2, parts, quiet_);
+        const std::vector<train::StageShard> shards = {{0, "trained", trained_, optimizer_.get(), first},
+                                                       {1, "frozen", frozen_, nullptr, first}};
+        for (const train::StageShard& shard : shards) train::check_finite(shard, kStep);
+        const train::SectionFiles files(ranks_, 2, shards, quiet_);
         train::CheckpointWrite write{.partial = folder,
                                      .metrics = {},
                                      .images = files.images(kStep, quiet_),
-                                     .parts = {},
+                                     .outputs = {},
                                      .hashes = {0, 0},
                                      .elements = {0, 0}};
         for (std::size_t p = 0; p < 2; ++p)
-            write.parts.push_back(
-                {p, &files.parts()[p], backend_->read_to_host(tensors_of(files.parts()[p]))});
+            write.outputs.push_back(
+                {p, &files.outputs()[p], backend_->read_to_host(tensors_of(files.outputs()[p]))});
         comm::agree(ranks_, [&] { write.run(quiet_); });
         const auto hashes = train::sums_on_first(ranks_, write.hashes),
                    elements = train::sums_on_first(ranks_, write.elements);

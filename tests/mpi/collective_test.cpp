@@ -266,7 +266,7 @@ void nodes_sum_first(const comm::Communicator& world, Rig& rig, std::mt19937& ra
     const auto group = collective::make_process_group(world.split(0, world.rank(), "nodes"), *rig.device,
                                                       collective::Sums::automatic, nodes);
     const auto counting = collective::make_meta_group(rig.rank(), nodes, {}, {});
-    // Some parts have several pieces, some none.
+    // Some parts have several segments, some none.
     Rows rows;
     for (std::size_t r = 0; r < size; ++r)
         rows.push_back(std::uniform_int_distribution<std::int64_t>(0, 3)(random) * 40000 +
@@ -350,7 +350,7 @@ void nodes_take_time() {
         const double slower =
             std::max(node_bandwidth > 0 ? within / node_bandwidth : 0, network > 0 ? across / network : 0);
         const auto check = [&](const char* what) {
-            // Pieces leave one of them without a partner at each end.
+            // Segments leave one of them without a partner at each end.
             const double ratio = group->traffic().seconds / slower;
             MAESTRO_CHECK(ratio > 0.999 && ratio < (node_bandwidth > 0 && network > 0 ? 1.15 : 1.001),
                           "{}: {} of the time of the slower link", what, ratio);

@@ -62,7 +62,7 @@ inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, s
     keep(store.declare("frozen-rows", {9, 2}, Init::normal, false, {{part_of(9, tp, grid.tp)}}, {0, 2}));
     const Range queries = part_of(4 * size, tp, grid.tp),
                 key = part_of(2 * size, tp / grid.keys, grid.tp / grid.keys);
-    std::vector<parallel::ParameterPart> qkv{{queries}};
+    std::vector<parallel::ParameterRows> qkv{{queries}};
     if (key.size() > 0) qkv.push_back({{4 * size + key.begin, 4 * size + key.end}, parallel::Axis::kv});
     store.declare("qkv", {6 * size, 2}, Init::normal, trained, qkv, {0, 2});
     if (groups) store.begin_layer();

@@ -1,7 +1,7 @@
-// A process group of GPUs through host memory. A tensor is sent in pieces: each is copied to pinned memory,
+// A process group of GPUs through host memory. A tensor is sent in segments: each is copied to pinned memory,
 // sent as an MPI message, and copied to the other GPU. The copies have dedicated streams, so that neither the
-// computing stream nor the host waits for more than one piece. A few pieces of pinned memory are reused in
-// turn.
+// computing stream nor the host waits for more than one segment. A few segments of pinned memory are reused
+// in turn.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -24,39 +24,41 @@ namespace maestro::collective {
 
 namespace {
 
-/// Pieces in flight in one direction. Enough that copies and messages of different pieces overlap; 8 pieces
-/// of kMaxStagedMessage pin 32 MiB in each direction.
+/// Segments in flight in one direction. Enough that copies and messages of different segments overlap; 8
+/// segments of kMaxStagedMessage pin 32 MiB in each direction.
 constexpr std::int64_t kSlots = 8;
 
-struct Piece {
+struct Segment {
     int peer;
     std::byte* data;  ///< on the device
     int bytes;
 };
-/// The pieces in one direction, numbered from the group's first piece on. They are sent and received in this
-/// order, and few slots cannot deadlock: every operation has rounds, in which each rank sends to rank + i and
-/// receives from rank - i, so the earliest piece that is not done is next on both its ranks.
+/// The segments in one direction, numbered from the group's first segment on. They are sent and received in
+/// this order, and few slots cannot deadlock: every operation has rounds, in which each rank sends to rank +
+/// i and receives from rank - i, so the earliest segment that is not done is next on both its ranks.
 struct Line {
-    std::deque<Piece> pieces;  ///< those without a slot
+    std::deque<Segment> segments;  ///< those without a slot
     backend::StagingRing staging{kSlots};
-    std::array<Piece, kSlots> staged;  ///< by slot
+    std::array<Segment, kSlots> staged;  ///< by slot
     std::array<MPI_Request, kSlots> requests = no_requests();
     backend::CudaStream stream;  ///< of the copies
-    std::int64_t queued = 0;     ///< number of pieces that were queued
-    std::int64_t started = 0;    ///< number of pieces that got a slot
+    std::int64_t queued = 0;     ///< number of segments that were queued
+    std::int64_t started = 0;    ///< number of segments that got a slot
     std::int64_t posted = 0;     ///< number of sends that were posted
-    std::int64_t done = 0;       ///< number of pieces that were sent, or whose copy to the device is queued
+    std::int64_t done = 0;       ///< number of segments that were sent, or whose copy to the device is queued
 
     static std::array<MPI_Request, kSlots> no_requests() {
         std::array<MPI_Request, kSlots> none;
         none.fill(MPI_REQUEST_NULL);
         return none;
     }
-    backend::StagingRing::Slot& slot(std::int64_t piece) {
-        return staging[static_cast<std::uint64_t>(piece)];
+    backend::StagingRing::Slot& slot(std::int64_t segment) {
+        return staging[static_cast<std::uint64_t>(segment)];
     }
-    Piece& piece(std::int64_t number) { return staged[static_cast<std::size_t>(number % kSlots)]; }
-    MPI_Request& request(std::int64_t piece) { return requests[static_cast<std::size_t>(piece % kSlots)]; }
+    Segment& segment(std::int64_t number) { return staged[static_cast<std::size_t>(number % kSlots)]; }
+    MPI_Request& request(std::int64_t segment) {
+        return requests[static_cast<std::size_t>(segment % kSlots)];
+    }
 };
 
 class StagedGroup final : public ProcessGroup {
@@ -117,17 +119,17 @@ private:
     struct Exchange {
         bool open = false;
         bool receives = false;
-        std::int64_t out = 0, in = 0;  ///< the numbers of pieces that have to be done
+        std::int64_t out = 0, in = 0;  ///< the numbers of segments that have to be done
     };
     static void cut(const Message& m, Line& line) {
-        in_pieces(m.data, m.bytes, kMaxStagedMessage, [&](std::byte* data, int bytes) {
-            line.pieces.push_back({m.peer, data, bytes});
+        in_segments(m.data, m.bytes, kMaxStagedMessage, [&](std::byte* data, int bytes) {
+            line.segments.push_back({m.peer, data, bytes});
             ++line.queued;
         });
     }
-    /// Called by whichever thread drives Progress. While the main thread computes, this moves pieces from
-    /// copy to message and back; without it an exchange would stop after kSlots pieces until wait(). An error
-    /// is kept for the main thread to throw.
+    /// Called by whichever thread drives Progress. While the main thread computes, this moves segments from
+    /// copy to message and back; without it an exchange would stop after kSlots segments until wait(). An
+    /// error is kept for the main thread to throw.
     bool poll() {
         const std::lock_guard lock(mutex_);
         if (out_.done == out_.queued && in_.done == in_.queued) return false;
@@ -155,34 +157,34 @@ private:
         MAESTRO_MPI(MPI_Test(&request, &flag, status));
         return flag != 0;
     }
-    /// Assigns the next slot to the next piece; returns the piece's number.
+    /// Assigns the next slot to the next segment; returns the segment's number.
     static std::int64_t assign_slot(Line& line) {
         const std::int64_t number = line.started++;
-        line.piece(number) = line.pieces.front();
-        line.slot(number).memory.reserve(room_for(line.pieces.front()));
-        line.pieces.pop_front();
+        line.segment(number) = line.segments.front();
+        line.slot(number).memory.reserve(room_for(line.segments.front()));
+        line.segments.pop_front();
         return number;
     }
-    /// Copies between the piece's memory on the device and its slot.
+    /// Copies between the segment's memory on the device and its slot.
     static void copy(Line& line, std::int64_t number, cudaMemcpyKind kind) {
-        const Piece& piece = line.piece(number);
+        const Segment& segment = line.segment(number);
         backend::StagingRing::Slot& slot = line.slot(number);
         const bool down = kind == cudaMemcpyDeviceToHost;
-        MAESTRO_CUDA_CALL(cudaMemcpyAsync(down ? slot.memory.data() : piece.data,
-                                          down ? piece.data : slot.memory.data(),
-                                          static_cast<std::size_t>(piece.bytes), kind, line.stream));
+        MAESTRO_CUDA_CALL(cudaMemcpyAsync(down ? slot.memory.data() : segment.data,
+                                          down ? segment.data : slot.memory.data(),
+                                          static_cast<std::size_t>(segment.bytes), kind, line.stream));
         slot.copied.record(line.stream);
     }
     void advance_out() {
         Line& line = out_;
         while (line.done < line.posted && is_done(line.request(line.done))) ++line.done;
-        while (!line.pieces.empty() && line.started - line.done < kSlots)
+        while (!line.segments.empty() && line.started - line.done < kSlots)
             copy(line, assign_slot(line), cudaMemcpyDeviceToHost);
-        // A piece is sent once the device has copied it, and in order: MPI matches the messages of two ranks
-        // in the order in which they are posted.
+        // A segment is sent once the device has copied it, and in order: MPI matches the messages of two
+        // ranks in the order in which they are posted.
         for (; line.posted < line.started && line.slot(line.posted).copied.reached(); ++line.posted) {
-            const Piece& piece = line.piece(line.posted);
-            MAESTRO_MPI(MPI_Isend(line.slot(line.posted).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
+            const Segment& segment = line.segment(line.posted);
+            MAESTRO_MPI(MPI_Isend(line.slot(line.posted).memory.data(), segment.bytes, MPI_BYTE, segment.peer,
                                   kMessageTag, members_.handle(), &line.request(line.posted)));
         }
     }
@@ -190,25 +192,25 @@ private:
         Line& line = in_;
         MPI_Status status;
         for (; line.done < line.started && is_done(line.request(line.done), &status); ++line.done) {
-            const Piece& piece = line.piece(line.done);
+            const Segment& segment = line.segment(line.done);
             int bytes = 0;
             MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
-            MAESTRO_CHECK(bytes == piece.bytes, "{}: received {} bytes, expected {}", members_.name(), bytes,
-                          piece.bytes);
+            MAESTRO_CHECK(bytes == segment.bytes, "{}: received {} bytes, expected {}", members_.name(),
+                          bytes, segment.bytes);
             copy(line, line.done, cudaMemcpyHostToDevice);
         }
-        // A slot is free once the last piece in it has been copied to the device.
-        while (!line.pieces.empty() && line.started - line.done < kSlots &&
+        // A slot is free once the last segment in it has been copied to the device.
+        while (!line.segments.empty() && line.started - line.done < kSlots &&
                line.slot(line.started).copied.reached()) {
             const std::int64_t number = assign_slot(line);
-            const Piece& piece = line.piece(number);
-            MAESTRO_MPI(MPI_Irecv(line.slot(number).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
+            const Segment& segment = line.segment(number);
+            MAESTRO_MPI(MPI_Irecv(line.slot(number).memory.data(), segment.bytes, MPI_BYTE, segment.peer,
                                   kMessageTag, members_.handle(), &line.request(number)));
         }
     }
     /// A power of two: growing may synchronize with the device, and what is outgrown is kept.
-    static std::size_t room_for(const Piece& piece) {
-        return std::bit_ceil(std::max(static_cast<std::size_t>(piece.bytes), std::size_t{64} << 10));
+    static std::size_t room_for(const Segment& segment) {
+        return std::bit_ceil(std::max(static_cast<std::size_t>(segment.bytes), std::size_t{64} << 10));
     }
 
     comm::Communicator members_;

@@ -56,7 +56,8 @@ std::vector<double> floats(const Machine& machine, const std::vector<Executed>& 
 
 }  // namespace
 
-PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem), groups_(groups) {
+PlanBuilder::PlanBuilder(const Problem& problem, int sub_problems)
+    : problem_(problem), sub_problems_(sub_problems) {
     plan_.lower_bound_s = lower_bound(problem);
     plan_.load_s = loads(problem);
     plan_.critical_stage = critical_stage(problem);
@@ -67,17 +68,17 @@ PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem)
 }
 
 void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batches,
-                      const std::vector<Executed>& executed, int group) {
+                      const std::vector<Executed>& executed, int sub_problem) {
     const Instance& instance = machine.instance();
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const Batches& section = batches[s];
-        const int replicas = static_cast<int>(plan_.batches[s].size()) / groups_;
+        const int replicas = static_cast<int>(plan_.batches[s].size()) / sub_problems_;
         const int parts = instance.shape(instance.first_stage(static_cast<int>(s))).parts;
-        // A group has the same share of every section's replicas, and the groups' replicas follow one
-        // another.
+        // A sub-problem has the same share of every section's replicas, and the sub-problems' replicas follow
+        // one another.
         int sample = 0, batch = 0;
         for (int r = 0; r < replicas; ++r) {
-            auto& list = plan_.batches[s][group * replicas + r];
+            auto& list = plan_.batches[s][sub_problem * replicas + r];
             for (; batch < section.replica_ends[r + 1]; ++batch) {
                 MicroBatch& micro = list.emplace_back();
                 for (int part = 0; part < parts; ++part) {
@@ -101,21 +102,21 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             task.takes_s = n.forward_s + n.backward_s;
             task.float_s = float_s[e.node];
         }
-        const int lane = lane_of(n, group);
+        const int lane = lane_of(n, sub_problem);
         plan_.agendas[lane].push_back(task);
         ends_s_[lane] = makespan;
     }
 }
 
-int PlanBuilder::lane_of(const Node& node, int group) const {
+int PlanBuilder::lane_of(const Node& node, int sub_problem) const {
     const StageShape& shape = problem_.stages[node.stage];
-    return shape.lane(group * (shape.replicas / groups_) + node.replica);
+    return shape.lane(sub_problem * (shape.replicas / sub_problems_) + node.replica);
 }
 
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
-    // A group that ends before the step has that much more time. A little more, so that rounding does not
-    // forbid what just fits.
+    // A sub-problem that ends before the step has that much more time. A little more, so that rounding does
+    // not forbid what just fits.
     for (std::size_t lane = 0; lane < plan_.agendas.size(); ++lane)
         for (Task& task : plan_.agendas[lane])
             task.float_s =

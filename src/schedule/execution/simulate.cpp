@@ -82,7 +82,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
             }
             batches[s].close_replica();
         }
-    // A machine of the whole problem, not of its groups: a plan of any source can be executed.
+    // A machine of the whole problem, not of its sub-problems: a plan of any source can be executed.
     Machine machine(instance, batches);
     std::vector<std::vector<Choice>> agendas(plan.agendas.size());
     for (std::size_t lane = 0; lane < agendas.size(); ++lane)

@@ -91,7 +91,8 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
                           instance.samples);
             continue;
         }
-        // One group: these orders take no account of groups, and the whole step was executed at once.
+        // One sub-problem: these orders take no account of sub-problems, and the whole step was executed at
+        // once.
         PlanBuilder builder(problem, 1);
         builder.add(machine, batches, executed, 0);
         StepPlan plan = builder.finish(step);

@@ -1,5 +1,5 @@
-// The start of the search of a group, from costs alone: which anchor replica gets which item, and in which
-// order items are preferred. Also how replicas are levelled once their idle times are known.
+// The start of the search of a sub-problem, from costs alone: which anchor replica gets which item, and in
+// which order items are preferred. Also how replicas are levelled once their idle times are known.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Cut: what the search of a group moves, and where it starts.
+// Cut: what the search of a sub-problem moves, and where it starts.
 #pragma once
 
 #include <vector>

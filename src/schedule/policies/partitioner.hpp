@@ -1,4 +1,4 @@
-// Partitioner: decides which samples each group of replicas gets.
+// Partitioner: decides which samples each sub-problem of replicas gets.
 #pragma once
 
 #include <vector>
@@ -10,20 +10,20 @@
 
 namespace maestro::schedule {
 
-/// Distributes the samples of a problem over its groups. Construction is list scheduling: by descending cost,
-/// those with work outside the anchor first, each to the group whose largest load stays smallest. Then pairs
-/// of samples change groups while that levels the loads of all sections. Where lanes have parts, whole
-/// buckets take the place of samples (see make_buckets()).
+/// Distributes the samples of a problem over its sub-problems. Construction is list scheduling: by descending
+/// cost, those with work outside the anchor first, each to the sub-problem whose largest load stays smallest.
+/// Then pairs of samples change sub-problems while that levels the loads of all sections. Where lanes have
+/// parts, whole buckets take the place of samples (see make_buckets()).
 class Partitioner {
 public:
-    Partitioner(const Problem& problem, int groups);
-    /// Returns the samples of each group, as indices in the problem. `noise`: relative noise of the costs by
-    /// which samples are ordered, for another partition at each call; 0: none.
+    Partitioner(const Problem& problem, int sub_problems);
+    /// Returns the samples of each sub-problem, as indices in the problem. `noise`: relative noise of the
+    /// costs by which samples are ordered, for another partition at each call; 0: none.
     std::vector<std::vector<int>> partition(double noise);
 
 private:
     double total(std::size_t stage) const;
-    /// Returns the cost of a sample, in units of a group's share of the critical section.
+    /// Returns the cost of a sample, in units of a sub-problem's share of the critical section.
     double cost(int i, std::size_t stage) const {
         return all_.total(static_cast<int>(stage), i) * scale_[stage];
     }
@@ -33,13 +33,13 @@ private:
     void level();
     double pair_weight(int a, int b, int i, int j);
 
-    MicroBatches buckets_;  ///< those of the problem's samples that go to a group together
+    MicroBatches buckets_;  ///< those of the problem's samples that go to a sub-problem together
     Instance all_;          ///< the whole problem with a sample for each bucket
-    int groups_;
+    int sub_problems_;
     std::size_t stages_;
     SplitMix64 random_;
-    std::vector<double> scale_, load_;     ///< load_: [group][stage]
-    std::vector<std::vector<int>> items_;  ///< [group], samples of all_
+    std::vector<double> scale_, load_;     ///< load_: [sub-problem][stage]
+    std::vector<std::vector<int>> items_;  ///< [sub-problem], samples of all_
 };
 
 }  // namespace maestro::schedule

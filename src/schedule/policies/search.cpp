@@ -12,7 +12,7 @@ namespace maestro::schedule {
 namespace {
 
 constexpr double kSame = 1e-9;         ///< relative; makespans that differ by less, as by rounding, are equal
-constexpr std::size_t kAnnealed = 96;  ///< groups of up to so many samples are annealed
+constexpr std::size_t kAnnealed = 96;  ///< sub-problems of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
 /// How much longer a kept change may make the schedule on average, of the temperature; the draw is
 /// exponential.
@@ -66,8 +66,8 @@ std::vector<ConstructionRule> construction_rules(const Problem& problem) {
         windows = windows || (!problem.of_loss(shape.section) && shape.window > 0);
     }
     std::vector<ConstructionRule> all;
-    // The order counts: with many samples a group tries only the first few. Without windows there is nothing
-    // of which anchor replicas could have fair shares.
+    // The order counts: with many samples a sub-problem tries only the first few. Without windows there is
+    // nothing of which anchor replicas could have fair shares.
     if (pipeline)
         for (const double fed : {kNever, 1.0})
             for (int order = kOrders; order < kOrders + kPlacements; ++order)
@@ -84,7 +84,8 @@ std::vector<ConstructionRule> construction_rules(const Problem& problem) {
     return all;
 }
 
-Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), random_(seed) {
+SubProblem::SubProblem(Instance instance, std::uint64_t seed)
+    : instance_(std::move(instance)), random_(seed) {
     const StageShape& anchor = instance_.shape(instance_.anchor);
     anchors_ = anchor.replicas;
     pipeline_ = anchor.pipelined();
@@ -98,7 +99,7 @@ Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instan
     starts_.resize(cuts_.size());
 }
 
-double Group::construct(const ConstructionRule& rule) {
+double SubProblem::construct(const ConstructionRule& rule) {
     Solution candidate;
     candidate.cut = rule.kinds == Kinds::apart ? 0 : static_cast<int>(cuts_.size()) - 1;
     const Cut& cut = cut_of(candidate);
@@ -119,7 +120,7 @@ double Group::construct(const ConstructionRule& rule) {
     return outcome.makespan_s;
 }
 
-void Group::construct_aligned(const std::vector<ConstructionRule>& rules) {
+void SubProblem::construct_aligned(const std::vector<ConstructionRule>& rules) {
     if (!bundles_) return;
     for (ConstructionRule rule : rules) {
         rule.aligned = true;
@@ -127,7 +128,7 @@ void Group::construct_aligned(const std::vector<ConstructionRule>& rules) {
     }
 }
 
-bool Group::try_solution(const Solution& solution) {
+bool SubProblem::try_solution(const Solution& solution) {
     const Outcome outcome = execute(solution);
     if (!outcome.better_than(outcome_)) return false;
     keep(outcome);
@@ -135,14 +136,14 @@ bool Group::try_solution(const Solution& solution) {
     return true;
 }
 
-void Group::improve(std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
+void SubProblem::improve(std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
     if (outcome_.makespan_s == kNever) return;
     // Text-only items first, because moving them does not change the order of the upstream sections.
     for (const bool all : {false, true})
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
             better = try_level(all);
     std::vector<Solution> starts{solution_};
-    // Which cut is the better one shows only in the end. Large groups have too few moves for both.
+    // Which cut is the better one shows only in the end. Large sub-problems have too few moves for both.
     for (const Start& other : starts_)
         if (other.solution.cut != solution_.cut && other.outcome.makespan_s < kNever &&
             other.solution.order.size() <= kAnnealed)
@@ -152,8 +153,8 @@ void Group::improve(std::int64_t moves, double enough_s, const std::stop_token& 
 }
 
 /// Changes a solution `moves` times. Keeps the best so far.
-void Group::vary(const Solution& start, std::int64_t moves, double enough_s,
-                 const std::stop_token& unwanted) {
+void SubProblem::vary(const Solution& start, std::int64_t moves, double enough_s,
+                      const std::stop_token& unwanted) {
     if (start.order.size() < 2) return;
     Solution current = start, best = solution_;
     Outcome current_outcome = outcome_;
@@ -165,9 +166,9 @@ void Group::vary(const Solution& start, std::int64_t moves, double enough_s,
             best = current;
         }
     }
-    // Simulated annealing (Kirkpatrick et al. 1983) of small groups; large ones have too few moves to recover
-    // from a worse solution, and are improved by descent. The best solution is kept beside the current one,
-    // so that the result is never worse than the start.
+    // Simulated annealing (Kirkpatrick et al. 1983) of small sub-problems; large ones have too few moves to
+    // recover from a worse solution, and are improved by descent. The best solution is kept beside the
+    // current one, so that the result is never worse than the start.
     const bool anneal = current.order.size() <= kAnnealed;
     const std::int64_t all = moves;
     for (; moves > 0 && outcome_.makespan_s > enough_s && !unwanted.stop_requested(); --moves) {
@@ -193,7 +194,7 @@ void Group::vary(const Solution& start, std::int64_t moves, double enough_s,
 
 /// Levels the anchor replicas with their idle times and tails as extra work, and keeps the result if its
 /// execution is better.
-bool Group::try_level(bool all) {
+bool SubProblem::try_level(bool all) {
     std::vector<double> extra_s = outcome_.idle_s;
     for (std::size_t a = 0; a < extra_s.size(); ++a) extra_s[a] += outcome_.tail_s[a];
     Solution candidate = solution_;
@@ -202,7 +203,7 @@ bool Group::try_level(bool all) {
 
 /// Fixes the order in which the anchor starts its micro-batches: from there the search may also let text
 /// wait, which list scheduling never does, so that enough of it is left for the end of a short step.
-Solution Group::as_executed(Solution solution) {
+Solution SubProblem::as_executed(Solution solution) {
     execute(solution);
     solution.rule.strict = true;
     solution.order.clear();
@@ -216,7 +217,7 @@ Solution Group::as_executed(Solution solution) {
 
 /// One random change: two items change replicas or one changes its replica; two change places in the order
 /// or one moves in it; another rule; or a sample changes its replica set.
-Solution Group::varied(const Solution& solution, int last_replica) {
+Solution SubProblem::varied(const Solution& solution, int last_replica) {
     Solution next = solution;
     const int n = static_cast<int>(next.order.size());
     if (!next.set_of.empty() && random_.below(kOfSets) == 0) {
@@ -253,11 +254,11 @@ Solution Group::varied(const Solution& solution, int last_replica) {
     return next;
 }
 
-bool Group::try_exchange(int i, Group& other, int j) {
+bool SubProblem::try_exchange(int i, SubProblem& other, int j) {
     // Micro-batches that are cut have samples of one kind, and keep it.
     if (cut_of(solution_).made && instance_.other_work[i] != other.instance_.other_work[j]) return false;
-    // The samples change their groups and take over each other's number, and with it the replica and the
-    // place in the order. The tables of construct() are not updated, because exchanges come after all
+    // The samples change their sub-problems and take over each other's number, and with it the replica and
+    // the place in the order. The tables of construct() are not updated, because exchanges come after all
     // constructions.
     const auto swap = [&] {
         for (int s = 0; s < static_cast<int>(instance_.stages.size()); ++s) {
@@ -270,19 +271,19 @@ bool Group::try_exchange(int i, Group& other, int j) {
         }
         std::swap(instance_.other_work[i], other.instance_.other_work[j]);
         std::swap(instance_.ids[i], other.instance_.ids[j]);
-        for (const auto& [group, sample] : {std::pair(this, i), std::pair(&other, j)}) {
-            for (Cut& cut : group->cuts_) {
+        for (const auto& [sub_problem, sample] : {std::pair(this, i), std::pair(&other, j)}) {
+            for (Cut& cut : sub_problem->cuts_) {
                 const int item = cut.items.item_of(sample);
-                cut.work.set(item, group->instance_, cut.items.samples(item));
+                cut.work.set(item, sub_problem->instance_, cut.items.samples(item));
             }
-            if (group->bundles_) group->single_ = singly(group->instance_);
+            if (sub_problem->bundles_) sub_problem->single_ = singly(sub_problem->instance_);
         }
     };
     swap();
     const double before = std::max(outcome_.makespan_s, other.outcome_.makespan_s);
     const Outcome mine = execute(solution_);
-    // If this group has become longer than both were, the exchange has failed, and the other execution is
-    // saved.
+    // If this sub-problem has become longer than both were, the exchange has failed, and the other execution
+    // is saved.
     const Outcome theirs = mine.makespan_s <= before ? other.execute(other.solution_) : Outcome();
     const double after = std::max(mine.makespan_s, theirs.makespan_s);
     // Either the longer schedule becomes shorter, or it stays and the sum becomes shorter. The step is never
@@ -301,15 +302,15 @@ bool Group::try_exchange(int i, Group& other, int j) {
     return true;
 }
 
-void Group::release() {
+void SubProblem::release() {
     trials_[next_].reset();
     single_trial_.reset();
 }
 
-void Group::emit(PlanBuilder& builder, int group) {
+void SubProblem::emit(PlanBuilder& builder, int sub_problem) {
     Trial& best = *trials_[1 - next_];
     best.executed = hide_sums(best.machine, best.batches, std::move(best.executed));
-    builder.add(best.machine, best.batches, best.executed, group);
+    builder.add(best.machine, best.batches, best.executed, sub_problem);
 }
 
 }  // namespace maestro::schedule

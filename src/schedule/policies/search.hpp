@@ -1,5 +1,5 @@
-// The local search for a short schedule of one group: which anchor replica gets which sample, and in which
-// order samples are preferred. Every solution is evaluated by executing it.
+// The local search for a short schedule of one sub-problem: which anchor replica gets which sample, and in
+// which order samples are preferred. Every solution is evaluated by executing it.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ inline constexpr int kByLoad = -1;
 
 /// A solution of the search: list scheduling executes it.
 struct Solution {
-    int cut = 0;                  ///< which of the group's cuts has its items
+    int cut = 0;                  ///< which of the sub-problem's cuts has its items
     std::vector<int> order;       ///< items, the most preferred first
     std::vector<int> replica_of;  ///< [item], of the anchor
     std::vector<int> set_of;      ///< [sample], which of the sets of its anchor replica; kByLoad: by their
@@ -50,11 +50,11 @@ struct ConstructionRule {
 /// All rules that can give different solutions for this problem.
 std::vector<ConstructionRule> construction_rules(const Problem& problem);
 
-class Group {
+class SubProblem {
 public:
-    Group(Instance instance, std::uint64_t seed);
-    Group(const Group&) = delete;
-    Group& operator=(const Group&) = delete;
+    SubProblem(Instance instance, std::uint64_t seed);
+    SubProblem(const SubProblem&) = delete;
+    SubProblem& operator=(const SubProblem&) = delete;
 
     int samples() const { return instance_.samples; }
     const Outcome& best() const { return outcome_; }
@@ -62,19 +62,19 @@ public:
     /// Executes one rule and keeps the result if it is the best so far. Returns its makespan, infinite if it
     /// does not run within the windows.
     double construct(const ConstructionRule& rule);
-    /// For groups in which no rule runs: tries all again with upstream micro-batches that each serve one
-    /// micro-batch of the anchor. In the tightest windows one that waits for two of them blocks both.
+    /// For sub-problems in which no rule runs: tries all again with upstream micro-batches that each serve
+    /// one micro-batch of the anchor. In the tightest windows one that waits for two of them blocks both.
     void construct_aligned(const std::vector<ConstructionRule>& rules);
     /// Improves the solution by up to `moves` executions; stops at a makespan of `enough_s`, or where the
     /// plan is unwanted.
     void improve(std::int64_t moves, double enough_s, const std::stop_token& unwanted);
-    /// Exchanges sample i with sample j of another group if that makes the longer of the two shorter; returns
-    /// whether it did.
-    bool try_exchange(int i, Group& other, int j);
+    /// Exchanges sample i with sample j of another sub-problem if that makes the longer of the two shorter;
+    /// returns whether it did.
+    bool try_exchange(int i, SubProblem& other, int j);
     /// Frees the memory that only executions need; the next one allocates it again.
     void release();
     /// Adds the micro-batches and tasks of the best solution to the plan.
-    void emit(PlanBuilder& builder, int group);
+    void emit(PlanBuilder& builder, int sub_problem);
 
 private:
     /// The memory of an execution, which the next ones use again.

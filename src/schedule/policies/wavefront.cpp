@@ -18,7 +18,7 @@ namespace {
 constexpr double kEnough = 2e-4;         ///< of the bound; the search stops when it is that near
 constexpr std::size_t kFewSamples = 96;  ///< samples up to which every rule and several partitions are tried
 constexpr std::size_t kManySamples =
-    512;                          ///< samples beyond which groups mostly try rules that were good for others
+    512;  ///< samples beyond which sub-problems mostly try rules that were good for others
 constexpr double kAlike = 1.002;  ///< makespans that differ by less are not worth more rules
 constexpr double kFailed = 10;    ///< times the bound: the makespan that counts for a rule that does not run
 constexpr int kPartitions = 16;   ///< of few samples
@@ -32,7 +32,7 @@ constexpr double kExecuted = 6e4;
 constexpr double kManyExecuted = 3e9;
 constexpr double kMinMoves = 2, kMaxMoves = 3000;
 
-/// Returns the number of executions that the search of a group may use.
+/// Returns the number of executions that the search of a sub-problem may use.
 std::int64_t default_moves(const Problem& problem) {
     // Plus 1, because a step may be without samples.
     const double n = static_cast<double>(problem.samples.size() + 1);
@@ -43,30 +43,32 @@ std::int64_t default_moves(const Problem& problem) {
     return static_cast<std::int64_t>(std::clamp(moves, kMinMoves, kMaxMoves));
 }
 
-/// Which rules have made short schedules. Groups are alike, so that a group first tries what was good for
-/// others.
+/// Which rules have made short schedules. Sub-problems are alike, so that a sub-problem first tries what was
+/// good for others.
 class ConstructionRules {
 public:
-    ConstructionRules(std::vector<ConstructionRule> rules, std::size_t groups, double enough_s)
+    ConstructionRules(std::vector<ConstructionRule> rules, std::size_t sub_problems, double enough_s)
         : rules_(std::move(rules)),
           results_(rules_.size()),
-          tried_(groups, std::vector<bool>(rules_.size(), false)),
+          tried_(sub_problems, std::vector<bool>(rules_.size(), false)),
           enough_s_(enough_s) {}
 
     const std::vector<ConstructionRule>& all() const { return rules_; }
     std::size_t size() const { return rules_.size(); }
 
-    /// Tries up to `count` rules that were the best for other groups.
-    void try_good(std::size_t g, Group& group, std::size_t count) { try_first(ranked(), g, group, count); }
-    /// Tries up to `count` rules that the group has not tried, first those that no group has tried. Returns
-    /// false if it has tried all.
-    bool try_new(std::size_t g, Group& group, std::size_t count) {
+    /// Tries up to `count` rules that were the best for other sub-problems.
+    void try_good(std::size_t g, SubProblem& sub_problem, std::size_t count) {
+        try_first(ranked(), g, sub_problem, count);
+    }
+    /// Tries up to `count` rules that the sub-problem has not tried, first those that no sub-problem has
+    /// tried. Returns false if it has tried all.
+    bool try_new(std::size_t g, SubProblem& sub_problem, std::size_t count) {
         std::vector<std::size_t> order;
         for (std::size_t k = 0; k < rules_.size(); ++k)
             if (results_[k].times == 0) order.push_back(k);
         const std::vector<std::size_t> known = ranked();
         order.insert(order.end(), known.begin(), known.end());
-        return try_first(order, g, group, count);
+        return try_first(order, g, sub_problem, count);
     }
 
 private:
@@ -75,7 +77,7 @@ private:
         double sum_s = 0;
         double mean_s() const { return sum_s / times; }
     };
-    /// The rules that some group has tried, the best first.
+    /// The rules that some sub-problem has tried, the best first.
     std::vector<std::size_t> ranked() const {
         std::vector<std::size_t> order;
         for (std::size_t k = 0; k < rules_.size(); ++k)
@@ -85,122 +87,130 @@ private:
         });
         return order;
     }
-    bool try_first(const std::vector<std::size_t>& order, std::size_t g, Group& group, std::size_t count) {
+    bool try_first(const std::vector<std::size_t>& order, std::size_t g, SubProblem& sub_problem,
+                   std::size_t count) {
         bool any = false;
         for (const std::size_t k : order) {
-            if (count == 0 || group.best().makespan_s <= enough_s_) return true;
+            if (count == 0 || sub_problem.best().makespan_s <= enough_s_) return true;
             if (tried_[g][k]) continue;
             tried_[g][k] = any = true;
             --count;
             ++results_[k].times;
-            // A finite time for a rule that does not run in some group: in others it may be the best.
-            results_[k].sum_s += std::min(group.construct(rules_[k]), kFailed * enough_s_);
+            // A finite time for a rule that does not run in some sub-problem: in others it may be the best.
+            results_[k].sum_s += std::min(sub_problem.construct(rules_[k]), kFailed * enough_s_);
         }
         return any;
     }
 
     std::vector<ConstructionRule> rules_;
     std::vector<Result> results_;           ///< [rule]
-    std::vector<std::vector<bool>> tried_;  ///< [group][rule]
+    std::vector<std::vector<bool>> tried_;  ///< [sub-problem][rule]
     double enough_s_;
 };
 
-/// How much a plan may try, by the number of samples and groups.
+/// How much a plan may try, by the number of samples and sub-problems.
 struct Effort {
-    std::size_t good = 0;   ///< for each group, rules that were the best for others
-    std::size_t fresh = 0;  ///< for each group, rules that no group has tried yet
-    std::size_t first = 0;  ///< rules of the first group
-    int retries = 0;        ///< groups that try more rules, the last to end first
+    std::size_t good = 0;   ///< for each sub-problem, rules that were the best for others
+    std::size_t fresh = 0;  ///< for each sub-problem, rules that no sub-problem has tried yet
+    std::size_t first = 0;  ///< rules of the first sub-problem
+    int retries = 0;        ///< sub-problems that try more rules, the last to end first
     std::size_t retry = 0;  ///< rules of each retry
-    int exchanges = 2;      ///< exchanges between groups are the moves of all divided by this
+    int exchanges = 2;      ///< exchanges between sub-problems are the moves of all divided by this
 };
 
-Effort effort_of(std::size_t samples, int groups) {
+Effort effort_of(std::size_t samples, int sub_problems) {
     constexpr auto kAll = static_cast<std::size_t>(-1);
     if (samples <= kFewSamples) return {.fresh = kAll, .first = kAll};
     if (samples <= kManySamples) return {.good = 6, .first = kAll, .retries = 2, .retry = kAll};
     return {.good = 2,
             .fresh = 1,
-            .first = groups == 1 ? kAll : 6,
-            .retries = groups / 2,
+            .first = sub_problems == 1 ? kAll : 6,
+            .retries = sub_problems / 2,
             .retry = 2,
             .exchanges = 4};
 }
 
-/// The groups of a plan, ordered by the end of their schedules.
-class Groups {
+/// The sub-problems of a plan, ordered by the end of their schedules.
+class SubProblems {
 public:
-    void add(std::unique_ptr<Group> group) {
-        end_s_.push_back(group->best().makespan_s);
-        by_end_.emplace(end_s_.back(), groups_.size());
-        groups_.push_back(std::move(group));
+    void add(std::unique_ptr<SubProblem> sub_problem) {
+        end_s_.push_back(sub_problem->best().makespan_s);
+        by_end_.emplace(end_s_.back(), sub_problems_.size());
+        sub_problems_.push_back(std::move(sub_problem));
     }
-    bool empty() const { return groups_.empty(); }
-    std::size_t size() const { return groups_.size(); }
-    Group& operator[](std::size_t g) { return *groups_[g]; }
+    bool empty() const { return sub_problems_.empty(); }
+    std::size_t size() const { return sub_problems_.size(); }
+    SubProblem& operator[](std::size_t g) { return *sub_problems_[g]; }
 
     double longest_s() const { return by_end_.rbegin()->first; }
     double shortest_s() const { return by_end_.begin()->first; }
-    /// The group with the longest or shortest schedule; of several the one with the lowest number.
+    /// The sub-problem with the longest or shortest schedule; of several the one with the lowest number.
     std::size_t longest() const { return by_end_.lower_bound({longest_s(), 0})->second; }
     std::size_t shortest() const { return by_end_.begin()->second; }
-    /// Frees a group that is not needed any more.
-    void discard(std::size_t g) { groups_[g].reset(); }
-    /// To be called when the schedule of a group has changed.
+    /// Frees a sub-problem that is not needed any more.
+    void discard(std::size_t g) { sub_problems_[g].reset(); }
+    /// To be called when the schedule of a sub-problem has changed.
     void reorder(std::size_t g) {
         by_end_.erase({end_s_[g], g});
-        end_s_[g] = groups_[g]->best().makespan_s;
+        end_s_[g] = sub_problems_[g]->best().makespan_s;
         by_end_.emplace(end_s_[g], g);
     }
 
 private:
-    std::vector<std::unique_ptr<Group>> groups_;
-    std::vector<double> end_s_;                        ///< [group]
-    std::set<std::pair<double, std::size_t>> by_end_;  ///< end and number of each group
+    std::vector<std::unique_ptr<SubProblem>> sub_problems_;
+    std::vector<double> end_s_;                        ///< [sub-problem]
+    std::set<std::pair<double, std::size_t>> by_end_;  ///< end and number of each sub-problem
 };
 
-/// Samples of the group that ends last are exchanged with those of other groups while that shortens the step.
-void exchange(Groups& groups, std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
+/// Samples of the sub-problem that ends last are exchanged with those of other sub-problems while that
+/// shortens the step.
+void exchange(SubProblems& sub_problems, std::int64_t moves, double enough_s,
+              const std::stop_token& unwanted) {
     SplitMix64 random(2);
     for (; moves > 0 && !unwanted.stop_requested(); --moves) {
-        const std::size_t last = groups.longest(), first = groups.shortest();
-        if (groups.longest_s() <= enough_s || groups[last].samples() == 0 || groups[first].samples() == 0)
+        const std::size_t last = sub_problems.longest(), first = sub_problems.shortest();
+        if (sub_problems.longest_s() <= enough_s || sub_problems[last].samples() == 0 ||
+            sub_problems[first].samples() == 0)
             return;
-        // The group that ends first has room; a random one keeps the search from repeating the same pair.
+        // The sub-problem that ends first has room; a random one keeps the search from repeating the same
+        // pair.
         const std::size_t other =
-            random.below(2) == 0 ? first : random.below(static_cast<int>(groups.size()));
-        if (other == last || groups[other].samples() == 0) continue;
-        const int theirs = random.below(groups[other].samples()), ours = random.below(groups[last].samples());
-        if (!groups[last].try_exchange(ours, groups[other], theirs)) continue;
-        groups.reorder(last);
-        groups.reorder(other);
+            random.below(2) == 0 ? first : random.below(static_cast<int>(sub_problems.size()));
+        if (other == last || sub_problems[other].samples() == 0) continue;
+        const int theirs = random.below(sub_problems[other].samples()),
+                  ours = random.below(sub_problems[last].samples());
+        if (!sub_problems[last].try_exchange(ours, sub_problems[other], theirs)) continue;
+        sub_problems.reorder(last);
+        sub_problems.reorder(other);
     }
 }
 
-/// Returns the scheduled groups, none if a group has no solution within its windows or the plan is unwanted.
-Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int>>& partition,
-                       std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
-    const auto groups = static_cast<int>(partition.size());
-    const Effort effort = effort_of(problem.samples.size(), groups);
-    Groups planned;
+/// Returns the scheduled sub-problems, none if a sub-problem has no solution within its windows or the plan
+/// is unwanted.
+SubProblems schedule_sub_problems(const Problem& problem, const std::vector<std::vector<int>>& partition,
+                                  std::int64_t moves, double enough_s, const std::stop_token& unwanted) {
+    const auto sub_problems = static_cast<int>(partition.size());
+    const Effort effort = effort_of(problem.samples.size(), sub_problems);
+    SubProblems planned;
     ConstructionRules rules(construction_rules(problem), partition.size(), enough_s);
     for (std::size_t g = 0; g < partition.size(); ++g) {
-        // Groups are planned one after another, each with the experience of those before. The seed is the
-        // number of the group, so that a plan depends on nothing but the problem.
-        auto group = std::make_unique<Group>(part(problem, groups, partition[g]), g);
-        rules.try_good(g, *group, effort.good);
-        rules.try_new(g, *group, g == 0 ? effort.first : effort.fresh);
-        if (group->best().makespan_s == kNever) rules.try_new(g, *group, rules.size());
-        if (group->best().makespan_s == kNever) group->construct_aligned(rules.all());
-        // The step cannot run without this group. Another partition may do.
-        if (group->best().makespan_s == kNever) return {};
-        group->improve(moves, enough_s, unwanted);
+        // Sub-problems are planned one after another, each with the experience of those before. The seed is
+        // the number of the sub-problem, so that a plan depends on nothing but the problem.
+        auto sub_problem = std::make_unique<SubProblem>(part(problem, sub_problems, partition[g]), g);
+        rules.try_good(g, *sub_problem, effort.good);
+        rules.try_new(g, *sub_problem, g == 0 ? effort.first : effort.fresh);
+        if (sub_problem->best().makespan_s == kNever) rules.try_new(g, *sub_problem, rules.size());
+        if (sub_problem->best().makespan_s == kNever) sub_problem->construct_aligned(rules.all());
+        // The step cannot run without this sub-problem. Another partition may do.
+        if (sub_problem->best().makespan_s == kNever) return {};
+        sub_problem->improve(moves, enough_s, unwanted);
         if (unwanted.stop_requested()) return {};
-        group->release();
-        planned.add(std::move(group));
+        sub_problem->release();
+        planned.add(std::move(sub_problem));
     }
-    if (groups == 1) return planned;
-    // The step ends with its last group: groups that end well after the others are worth more effort.
+    if (sub_problems == 1) return planned;
+    // The step ends with its last sub-problem: sub-problems that end well after the others are worth more
+    // effort.
     for (int more = 0; more < effort.retries; ++more) {
         const std::size_t last = planned.longest();
         if (planned.longest_s() <= std::max(enough_s, planned.shortest_s() * kAlike)) break;
@@ -209,7 +219,7 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
         planned[last].release();
         planned.reorder(last);
     }
-    exchange(planned, moves * groups / effort.exchanges, enough_s, unwanted);
+    exchange(planned, moves * sub_problems / effort.exchanges, enough_s, unwanted);
     return planned;
 }
 
@@ -224,19 +234,20 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves,
                         const std::stop_token& unwanted) {
-    const int groups = groups_of(problem);
-    PlanBuilder builder(problem, groups);
+    const int sub_problems = sub_problems_of(problem);
+    PlanBuilder builder(problem, sub_problems);
     const double enough = builder.lower_bound_s() * (1 + kEnough);
     if (moves == 0) moves = default_moves(problem);
     // With few samples the partition decides most of the makespan, so that several are tried.
-    const int partitions = groups > 1 && problem.samples.size() <= kFewSamples ? kPartitions : 1;
-    Partitioner partitioner(problem, groups);
-    Groups best;
+    const int partitions = sub_problems > 1 && problem.samples.size() <= kFewSamples ? kPartitions : 1;
+    Partitioner partitioner(problem, sub_problems);
+    SubProblems best;
     double shortest = kNever;
     for (int tried = 0; tried < partitions && shortest > enough; ++tried) {
         // All tries together use the moves of one search, so that they do not lengthen planning.
-        Groups planned = schedule_groups(problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise),
-                                         moves / partitions, enough, unwanted);
+        SubProblems planned =
+            schedule_sub_problems(problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise),
+                                  moves / partitions, enough, unwanted);
         if (planned.empty() || planned.longest_s() >= shortest) continue;
         shortest = planned.longest_s();
         best = std::move(planned);
@@ -244,9 +255,9 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     if (best.empty()) {
         return lpt_instead(problem, step);
     }
-    // Each group is freed once it is in the plan, so that many groups and the whole plan are not in memory at
-    // the same time.
-    for (int g = 0; g < groups; ++g) {
+    // Each sub-problem is freed once it is in the plan, so that many sub-problems and the whole plan are not
+    // in memory at the same time.
+    for (int g = 0; g < sub_problems; ++g) {
         best[g].emit(builder, g);
         best.discard(g);
     }

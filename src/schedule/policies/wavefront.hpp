@@ -9,14 +9,14 @@
 
 namespace maestro::schedule {
 
-/// Plans a step in two stages. Construction: samples are assigned to groups and replicas by descending cost,
-/// those with upstream work first, and executed by StarveFirst under several orders and rules, of which the
-/// best is kept. Local search: samples change replicas so that work and unavoidable idle time level out, and
-/// orders are varied. The samples of a pipeline are first cut into micro-batches, which then take the place
-/// of samples; all of its stages are executed, in one order. `moves`: executions that the search may use for
-/// a group; 0: as many as plan 1,024 samples in a few milliseconds. Reproducible: it uses no clock and random
-/// numbers of a fixed seed. If nothing that it constructs runs within the windows, the plan is that of lpt.
-/// `unwanted`: once it is stopped, the search ends, and with it this call, with any plan.
+/// Plans a step in two stages. Construction: samples are assigned to sub-problems and replicas by descending
+/// cost, those with upstream work first, and executed by StarveFirst under several orders and rules, of which
+/// the best is kept. Local search: samples change replicas so that work and unavoidable idle time level out,
+/// and orders are varied. The samples of a pipeline are first cut into micro-batches, which then take the
+/// place of samples; all of its stages are executed, in one order. `moves`: executions that the search may
+/// use for a sub-problem; 0: as many as plan 1,024 samples in a few milliseconds. Reproducible: it uses no
+/// clock and random numbers of a fixed seed. If nothing that it constructs runs within the windows, the plan
+/// is that of lpt. `unwanted`: once it is stopped, the search ends, and with it this call, with any plan.
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves = 0,
                         const std::stop_token& unwanted = {});
 

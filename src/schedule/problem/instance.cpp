@@ -23,10 +23,10 @@ int anchor_stage(const Problem& problem) {
 
 /// An edge joins the replicas of two sections in proportion: if each section's replicas are cut into g equal
 /// ranges, no edge leaves its range. All sections can be cut so if g divides all numbers of replicas.
-int groups_of(const Problem& problem) {
-    int groups = 0;
-    for (const auto& s : problem.stages) groups = std::gcd(groups, s.replicas);
-    return groups;
+int sub_problems_of(const Problem& problem) {
+    int sub_problems = 0;
+    for (const auto& s : problem.stages) sub_problems = std::gcd(sub_problems, s.replicas);
+    return sub_problems;
 }
 
 namespace {
@@ -119,7 +119,7 @@ std::vector<int> bottleneck_of(const Instance& instance, int section) {
     return on_lane[longest];
 }
 
-Instance part(const Problem& problem, int groups, const std::vector<int>& samples) {
+Instance part(const Problem& problem, int sub_problems, const std::vector<int>& samples) {
     Instance instance;
     instance.stages = problem.stages;
     instance.edges = problem.edges;
@@ -131,7 +131,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     int of_section = 0;        // its first lane in the problem
     for (std::size_t s = 0; s < instance.stages.size(); ++s) {
         StageShape& shape = instance.stages[s];
-        shape.replicas /= groups;
+        shape.replicas /= sub_problems;
         // Colocated sections have the same first lane in the problem, and share their lanes here too.
         if (s == 0 || problem.stages[s - 1].section != shape.section) of_section = shape.first_lane;
         const int lane = first.emplace(of_section, instance.lanes).first->second;

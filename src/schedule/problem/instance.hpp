@@ -1,5 +1,5 @@
-// Instance: a problem, or one group of it, as flat arrays. A group is a set of replicas that serve each other
-// and no others, so that groups can be scheduled independently.
+// Instance: a problem, or one sub-problem of it, as flat arrays. A sub-problem is a set of replicas that
+// serve each other and no others, so that sub-problems can be scheduled independently.
 #pragma once
 
 #include <cstdint>
@@ -81,8 +81,8 @@ std::vector<int> bottleneck_of(const Instance& instance, int section);
 /// Returns the stage with a loss and the most replicas. Throws Error(broken_invariant) if there is none.
 int anchor_stage(const Problem& problem);
 
-/// Returns the number of groups: the greatest common divisor of all replicas.
-int groups_of(const Problem& problem);
+/// Returns the number of sub-problems: the greatest common divisor of all replicas.
+int sub_problems_of(const Problem& problem);
 
 /// Assigns samples to the replica sets of their anchor replicas.
 class SetAssignment {
@@ -108,7 +108,7 @@ private:
 /// Returns the whole problem as one instance.
 Instance whole(const Problem& problem);
 
-/// Returns the problem of one of `groups` groups with the samples of these indices.
-Instance part(const Problem& problem, int groups, const std::vector<int>& samples);
+/// Returns the problem of one of `sub_problems` sub-problems with the samples of these indices.
+Instance part(const Problem& problem, int sub_problems, const std::vector<int>& samples);
 
 }  // namespace maestro::schedule

@@ -1,7 +1,7 @@
-// MicroBatches: what the search of a group moves as one item. Of a section with one stage and one part these
-// are samples, which are cut into micro-batches in the order that the search finds. The micro-batches of a
-// pipeline are made before, of even length, because a pipeline loses more time with unlike micro-batches than
-// with any order of them. So are those of a lane with parts, which wait for each other.
+// MicroBatches: what the search of a sub-problem moves as one item. Of a section with one stage and one part
+// these are samples, which are cut into micro-batches in the order that the search finds. The micro-batches
+// of a pipeline are made before, of even length, because a pipeline loses more time with unlike micro-batches
+// than with any order of them. So are those of a lane with parts, which wait for each other.
 #pragma once
 
 #include <cstdint>

@@ -20,20 +20,20 @@ const float* as_floats(const backend::DeviceToHostReader::Chunk& chunk, DType ty
     return converted.data();
 }
 
-void write_shares(io::FileWriter& file, const CheckpointWrite::Part& work) {
+void write_shares(io::FileWriter& file, const CheckpointWrite::Output& work) {
     std::vector<float> converted;
     for (backend::DeviceToHostReader::Chunk chunk; work.values->next(chunk);) {
-        const Share& share = work.part->shares[chunk.tensor];
-        file.write(work.part->places[chunk.tensor], share.parameter->shape, share.parameter->shard,
+        const Share& share = work.source->shares[chunk.tensor];
+        file.write(work.source->places[chunk.tensor], share.parameter->shape, share.parameter->shard,
                    {share.range.begin + chunk.begin, share.range.begin + chunk.end},
                    as_floats(chunk, share.values.dtype, converted));
     }
 }
 
-void read_shares_back(io::FileWriter& file, const SectionFiles::Part& part) {
-    for (std::size_t i = 0; i < part.shares.size(); ++i) {
-        const Share& share = part.shares[i];
-        file.read_back(part.places[i], share.parameter->shape, share.parameter->shard, share.range);
+void read_shares_back(io::FileWriter& file, const SectionFiles::Output& output) {
+    for (std::size_t i = 0; i < output.shares.size(); ++i) {
+        const Share& share = output.shares[i];
+        file.read_back(output.places[i], share.parameter->shape, share.parameter->shard, share.range);
     }
 }
 
@@ -51,8 +51,8 @@ void CheckpointWrite::run(Pulse& pulse) {
         writers.emplace_back(partial, work.image.file, pulse).write(work.image);
         writers.back().sync();
     }
-    for (const Part& work : parts) {
-        writers.emplace_back(partial, io::file_of_section(work.part->stage.name), pulse);
+    for (const Output& work : outputs) {
+        writers.emplace_back(partial, io::file_of_section(work.source->stage.name), pulse);
         write_shares(writers.back(), work);
         writers.back().sync();
     }
@@ -64,9 +64,9 @@ void CheckpointWrite::run(Pulse& pulse) {
         if (image)
             file.read_back(images[i].image);
         else
-            read_shares_back(file, *parts[i - images.size()].part);
+            read_shares_back(file, *outputs[i - images.size()].source);
         file.verify();
-        const std::size_t at = image ? images[i].file : parts[i - images.size()].file;
+        const std::size_t at = image ? images[i].file : outputs[i - images.size()].file;
         hashes[at] += file.hash();
         elements[at] += static_cast<std::uint64_t>(file.elements());
     }

@@ -24,21 +24,21 @@ double mib(std::uint64_t bytes) {
     return static_cast<double>(bytes) / (1 << 20);
 }
 
-std::vector<StagePart> parts_of(const RunState& state) {
+std::vector<StageShard> shards_of(const RunState& state) {
     const int rank = state.world.rank();
-    std::vector<StagePart> parts;
+    std::vector<StageShard> shards;
     for (const auto& local : state.stages) {
         MAESTRO_CHECK(graph::holds(state.graph, local->number(), rank), "{} is not on rank {}",
                       local->label(), rank);
-        parts.push_back({.section = local->section(),
-                         .name = local->name(),
-                         .store = local->module().parameters(),
-                         .optimizer = local->optimizer(),
-                         .first = rank == graph::first_rank_of(state.graph, local->number()),
-                         .scratch = &local->scratch(),
-                         .stage = local->index()});
+        shards.push_back({.section = local->section(),
+                          .name = local->name(),
+                          .store = local->module().parameters(),
+                          .optimizer = local->optimizer(),
+                          .first = rank == graph::first_rank_of(state.graph, local->number()),
+                          .scratch = &local->scratch(),
+                          .stage = local->index()});
     }
-    return parts;
+    return shards;
 }
 
 }  // namespace
@@ -52,9 +52,10 @@ Saver::Saver(const RunState& state, Settings settings)
 
 void Saver::prepare() {
     if (!files_)
-        files_.emplace(world(), static_cast<int>(state_.graph.sections.size()), parts_of(state_),
+        files_.emplace(world(), static_cast<int>(state_.graph.sections.size()), shards_of(state_),
                        state_.pulse);
-    if (settings_.background && !snapshot_) comm::agree(world(), [&] { snapshot_.emplace(files_->parts()); });
+    if (settings_.background && !snapshot_)
+        comm::agree(world(), [&] { snapshot_.emplace(files_->outputs()); });
 }
 
 void Saver::start(std::int64_t step) {
@@ -177,18 +178,18 @@ bool Saver::begin(std::int64_t step, bool copy) {
         if (coordinator()) io::begin_checkpoint(settings_.run, step);
         add_images(*write_);
         if (!copy || !snapshot_->copy(state_.pulse)) check_all_finite();
-        for (std::size_t p = 0; p < files_->parts().size(); ++p) {
-            const SectionFiles::Part& part = files_->parts()[p];
-            write_->parts.push_back(
-                {static_cast<std::size_t>(part.stage.section), &part,
-                 copy ? snapshot_->read(p) : part.stage.store.backend().read_to_host(tensors_of(part))});
+        for (std::size_t p = 0; p < files_->outputs().size(); ++p) {
+            const SectionFiles::Output& output = files_->outputs()[p];
+            write_->outputs.push_back(
+                {static_cast<std::size_t>(output.stage.section), &output,
+                 copy ? snapshot_->read(p) : output.stage.store.backend().read_to_host(tensors_of(output))});
         }
     });
 }
 
 /// Throws the error about the first weight that is NaN or Inf.
 void Saver::check_all_finite() const {
-    for (const SectionFiles::Part& part : files_->parts()) check_finite(part.stage, step_);
+    for (const SectionFiles::Output& output : files_->outputs()) check_finite(output.stage, step_);
 }
 
 /// The files that this rank makes, described by HDF5, which only the main thread may use.

@@ -23,15 +23,16 @@ Index index_of(const SectionFiles::File& file) {
     return index;
 }
 
-/// Returns the parameters of all parts, a line each: section, its name, stage, rank that makes the file or
+/// Returns the parameters of all shards, a line each: section, its name, stage, rank that makes the file or
 /// -1, name, whether it has moments, dimensions. The first rank of each stage lists them.
-std::string lines_of(const std::vector<StagePart>& parts, int rank) {
+std::string lines_of(const std::vector<StageShard>& shards, int rank) {
     std::string lines;
-    for (const StagePart& part : parts) {
-        if (!part.first) continue;
-        for (const parallel::Parameter& p : part.store.parameters())
-            lines += fmt::format("{} {} {} {} {} {:d} {}\n", part.section, part.name, part.stage,
-                                 part.makes_file() ? rank : -1, p.name, p.trainable, fmt::join(p.shape, " "));
+    for (const StageShard& shard : shards) {
+        if (!shard.first) continue;
+        for (const parallel::Parameter& p : shard.store.parameters())
+            lines +=
+                fmt::format("{} {} {} {} {} {:d} {}\n", shard.section, shard.name, shard.stage,
+                            shard.makes_file() ? rank : -1, p.name, p.trainable, fmt::join(p.shape, " "));
     }
     return lines;
 }
@@ -39,8 +40,8 @@ std::string lines_of(const std::vector<StagePart>& parts, int rank) {
 /// Collective. Returns the files without the places of arrays, the same on all ranks: no rank holds all
 /// parameters of a section with several stages.
 std::vector<SectionFiles::File> exchange(const comm::Communicator& world, int sections,
-                                         const std::vector<StagePart>& parts) {
-    std::string all = fmt::format("{}", fmt::join(world.gather(lines_of(parts, world.rank())), ""));
+                                         const std::vector<StageShard>& shards) {
+    std::string all = fmt::format("{}", fmt::join(world.gather(lines_of(shards, world.rank())), ""));
     world.broadcast(all);
     std::vector<SectionFiles::File> files(static_cast<std::size_t>(sections));
     std::vector<std::map<int, std::vector<io::StoredParameter>>> stages(files.size());
@@ -71,9 +72,9 @@ std::vector<SectionFiles::File> exchange(const comm::Communicator& world, int se
 
 }  // namespace
 
-SectionFiles::SectionFiles(const comm::Communicator& world, int sections, std::vector<StagePart> parts,
+SectionFiles::SectionFiles(const comm::Communicator& world, int sections, std::vector<StageShard> shards,
                            Pulse& pulse)
-    : rank_(world.rank()), files_(exchange(world, sections, parts)) {
+    : rank_(world.rank()), files_(exchange(world, sections, shards)) {
     comm::agree(world, [&] {
         for (File& file : files_) {
             if (file.maker != rank_) continue;
@@ -86,14 +87,14 @@ SectionFiles::SectionFiles(const comm::Communicator& world, int sections, std::v
         world.broadcast(file.places, file.maker);
         world.broadcast(std::span(&file.bytes, 1), file.maker);
     }
-    for (StagePart& stage : parts) {
-        Part part{.stage = stage, .shares = shares_of(stage), .places = {}};
-        const File& file = files_[static_cast<std::size_t>(stage.section)];
+    for (StageShard& shard : shards) {
+        Output output{.stage = shard, .shares = shares_of(shard), .places = {}};
+        const File& file = files_[static_cast<std::size_t>(shard.section)];
         const Index index = index_of(file);
-        for (const Share& share : part.shares)
-            part.places.push_back(
+        for (const Share& share : output.shares)
+            output.places.push_back(
                 file.places[index.at(share.parameter->name)][static_cast<std::size_t>(share.what)]);
-        parts_.push_back(std::move(part));
+        outputs_.push_back(std::move(output));
     }
 }
 

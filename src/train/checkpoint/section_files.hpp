@@ -10,7 +10,7 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "io/section_image.hpp"
-#include "train/checkpoint/stage_parts.hpp"
+#include "train/checkpoint/stage_shard.hpp"
 
 namespace maestro::train {
 
@@ -26,18 +26,18 @@ public:
         int maker = 0;                                ///< rank that makes it
     };
     /// What this rank writes of a file for one of its stages.
-    struct Part {
-        StagePart stage;
+    struct Output {
+        StageShard stage;
         std::vector<Share> shares;
         std::vector<std::uint64_t> places;  ///< by share: of its array
     };
 
     /// Collective over `world`, whose ranks together write the files of all `sections`. Parameters and
-    /// optimizers of the parts outlive it.
-    SectionFiles(const comm::Communicator& world, int sections, std::vector<StagePart> parts, Pulse& pulse);
+    /// optimizers of the shards outlive it.
+    SectionFiles(const comm::Communicator& world, int sections, std::vector<StageShard> shards, Pulse& pulse);
 
-    const std::vector<File>& files() const { return files_; }  ///< by section
-    const std::vector<Part>& parts() const { return parts_; }  ///< of this rank
+    const std::vector<File>& files() const { return files_; }        ///< by section
+    const std::vector<Output>& outputs() const { return outputs_; }  ///< of this rank
     /// The image of a file that this rank makes, in the checkpoint after `step`.
     struct Image {
         std::size_t file;  ///< section
@@ -48,7 +48,7 @@ public:
 private:
     int rank_;
     std::vector<File> files_;
-    std::vector<Part> parts_;
+    std::vector<Output> outputs_;
 };
 
 }  // namespace maestro::train

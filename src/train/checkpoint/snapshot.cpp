@@ -26,20 +26,20 @@ void by_blocks(std::int64_t size, Action&& action) {
 
 }  // namespace
 
-std::vector<Tensor> tensors_of(const SectionFiles::Part& part) {
+std::vector<Tensor> tensors_of(const SectionFiles::Output& output) {
     std::vector<Tensor> tensors;
-    for (const Share& share : part.shares) tensors.push_back(share.values);
+    for (const Share& share : output.shares) tensors.push_back(share.values);
     return tensors;
 }
 
-Snapshot::Snapshot(const std::vector<SectionFiles::Part>& parts) : parts_(parts) {
+Snapshot::Snapshot(const std::vector<SectionFiles::Output>& outputs) : outputs_(outputs) {
     std::vector<Tensor*> targets;
-    for (const SectionFiles::Part& part : parts) {
+    for (const SectionFiles::Output& output : outputs) {
         Copy& copy = copies_.emplace_back();
-        copy.values = tensors_of(part);
-        for (std::size_t i = 0; i < part.shares.size(); ++i) {
-            const bool trained = part.shares[i].parameter->trainable;
-            if (!trained && part.stage.store.backend().shares_memory()) continue;
+        copy.values = tensors_of(output);
+        for (std::size_t i = 0; i < output.shares.size(); ++i) {
+            const bool trained = output.shares[i].parameter->trainable;
+            if (!trained && output.stage.store.backend().shares_memory()) continue;
             (trained ? copy.repeated : copy.single).push_back(i);
             targets.push_back(&copy.values[i]);
             bytes_ += copy.values[i].bytes();
@@ -73,15 +73,15 @@ bool Snapshot::copy(Pulse& pulse) {
 }
 
 /// Returns whether the trained weights among the shares are finite.
-bool Snapshot::copy_shares(std::size_t part, const std::vector<std::size_t>& shares, Pulse& pulse) {
-    const SectionFiles::Part& source = parts_[part];
+bool Snapshot::copy_shares(std::size_t output, const std::vector<std::size_t>& shares, Pulse& pulse) {
+    const SectionFiles::Output& source = outputs_[output];
     std::vector<Tensor> originals;
     for (const std::size_t i : shares) originals.push_back(source.shares[i].values);
     std::atomic<bool> finite = true;
     const auto reader = source.stage.store.backend().read_to_host(originals);
     for (backend::DeviceToHostReader::Chunk chunk; reader->next(chunk); pulse.beat()) {
         const Share& share = source.shares[shares[chunk.tensor]];
-        const Tensor& to = copies_[part].values[shares[chunk.tensor]];
+        const Tensor& to = copies_[output].values[shares[chunk.tensor]];
         const auto element = static_cast<std::int64_t>(size_of(to.dtype));
         std::byte* const target = static_cast<std::byte*>(to.data) + chunk.begin * element;
         const bool checked = share.parameter->trainable && share.what == io::Stored::weight;
@@ -96,8 +96,8 @@ bool Snapshot::copy_shares(std::size_t part, const std::vector<std::size_t>& sha
     return finite;
 }
 
-std::unique_ptr<backend::DeviceToHostReader> Snapshot::read(std::size_t part) const {
-    return backend::read_in_place(copies_[part].values);
+std::unique_ptr<backend::DeviceToHostReader> Snapshot::read(std::size_t output) const {
+    return backend::read_in_place(copies_[output].values);
 }
 
 }  // namespace maestro::train

@@ -110,7 +110,7 @@ public:
         for (std::size_t i = 0; i < decoded_.size(); ++i) {
             // The prompt is run like any sample of an evaluation, whatever the layouts of the sections.
             const schedule::StepPlan plan = plan_of(evaluation_steps() + 1 + static_cast<std::int64_t>(i));
-            const bool here = decoder_ && holds_sample(plan.batches[section_][stage_->group()]);
+            const bool here = decoder_ && holds_sample(plan.batches[section_][stage_->replica_group()]);
             if (here) decoder_->record();
             run_step(plan, 0);
             if (!here) continue;

@@ -68,9 +68,9 @@ public:
     int section() const { return settings_.section; }  ///< colour
     int number() const { return settings_.stage; }     ///< among the stages of all sections
     int replica() const { return settings_.replica; }
-    /// The group of replicas that share its lane, which plans call a replica, and which part of the lane the
+    /// The replica group of its lane, which plans call a replica, and which part of the lane the
     /// replica is.
-    int group() const { return settings_.replica / settings_.lane_replicas; }
+    int replica_group() const { return settings_.replica / settings_.lane_replicas; }
     int part() const { return settings_.replica % settings_.lane_replicas; }
     bool shares_experts() const { return settings_.shares_experts; }
     int index() const { return settings_.index; }  ///< among the stages of the section

@@ -75,7 +75,7 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         MAESTRO_CHECK(at != stages_.end(), "a task of stage {} on rank {}, which does not hold it",
                       task.stage, world_.rank());
         const int section = (*at)->section();
-        const auto& micro_batches = plan.batches[section][(*at)->group()];
+        const auto& micro_batches = plan.batches[section][(*at)->replica_group()];
         tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
         if (task.phase == schedule::Phase::backward) continue;
         // A lane reads only what its stage computes with. Requests are queued in the order of the agenda,

@@ -72,7 +72,7 @@ TEST(Grid, LanesPartitionTheWorld) {
         for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
         EXPECT_EQ(seen, all) << "each rank once, lanes in the order of their leaders";
         for (const Section& section : graph.sections)
-            for (int group = 0; group < section.groups(); ++group)
+            for (int group = 0; group < section.replica_groups(); ++group)
                 for (int stage = 0; stage < section.layout.pp; ++stage) {
                     // Colocated sections agree on who is in a lane, whatever their layouts.
                     const std::vector<int> ranks = ranks_of(graph, lane_of(section, group, stage));

@@ -235,7 +235,7 @@ TEST_F(Run, ArraysBeginAtWholeWordsWhateverTheirNames) {
                                   i % 3 > 0});
         const SectionImage made = describe_section("language", 1, parameters, quiet_);
         std::uint64_t covered = 0;
-        for (const FileImage::Piece& piece : made.image.pieces) covered += piece.bytes.size();
+        for (const FileImage::Block& block : made.image.blocks) covered += block.bytes.size();
         for (const StoredParameter& p : parameters)
             covered += 4 * static_cast<std::uint64_t>(p.shape[0]) * (p.moments ? 3 : 1);
         EXPECT_EQ(covered, made.image.bytes);
@@ -265,7 +265,7 @@ TEST_F(Run, WhatTheDiskHasChangedIsNoticed) {
 }
 
 TEST_F(Run, AFileThatDoesNotFitIsRefused) {
-    const FileImage huge{.file = "huge.h5", .bytes = std::uint64_t{1} << 60, .pieces = {}};
+    const FileImage huge{.file = "huge.h5", .bytes = std::uint64_t{1} << 60, .blocks = {}};
     FileWriter writer(begin(1), huge.file, quiet_);
     EXPECT_EQ(code_of([&] { writer.write(huge); }), ExitCode::io_error);
 }

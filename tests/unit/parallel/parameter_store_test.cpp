@@ -205,7 +205,7 @@ TEST(ParameterGroup, MastersKeepWhatWeightsRound) {
     }
 }
 
-/// A parameter that is kept precise computes in f32 in a bf16 section: it has a group of its own, whose
+/// A parameter that is kept precise computes in f32 in a bf16 section: it has a dedicated group, whose
 /// weights are its masters, and rounds neither drawn nor set values.
 TEST(ParameterStore, KeepsAParameterPrecise) {
     const auto device = testing_support::make_device(1);

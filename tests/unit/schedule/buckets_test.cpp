@@ -19,27 +19,29 @@
 namespace maestro::schedule {
 namespace {
 
-/// An encoder with one lane for each of `groups` groups, and `replicas` language lanes of `parts` parts each.
-/// Log-normal costs of sigma 0.8, a third of the samples with pictures. The work of an encoder's lane is
-/// about two thirds of that of a language lane.
-Problem with_parts(int encoder_parts, int replicas, int parts, int samples, int groups = 1) {
+/// An encoder with one lane for each of `sub_problems` sub-problems, and `replicas` language lanes of `parts`
+/// parts each. Log-normal costs of sigma 0.8, a third of the samples with pictures. The work of an encoder's
+/// lane is about two thirds of that of a language lane.
+Problem with_parts(int encoder_parts, int replicas, int parts, int samples, int sub_problems = 1) {
     const Random random(static_cast<std::uint64_t>(samples + parts), "parts");
-    Problem problem{
-        .stages = {{.replicas = groups, .parts = encoder_parts, .micro_batch = encoder_parts, .window = 0},
-                   {.section = 1,
-                    .replicas = replicas,
-                    .first_lane = groups,
-                    .parts = parts,
-                    .micro_batch = parts,
-                    .window = 0,
-                    .loss = true}},
-        .edges = {{0, 1, true}},
-        .lanes = groups + replicas,
-        .samples = {}};
+    Problem problem{.stages = {{.replicas = sub_problems,
+                                .parts = encoder_parts,
+                                .micro_batch = encoder_parts,
+                                .window = 0},
+                               {.section = 1,
+                                .replicas = replicas,
+                                .first_lane = sub_problems,
+                                .parts = parts,
+                                .micro_batch = parts,
+                                .window = 0,
+                                .loss = true}},
+                    .edges = {{0, 1, true}},
+                    .lanes = sub_problems + replicas,
+                    .samples = {}};
     for (int i = 0; i < samples; ++i) {
         const auto at = static_cast<std::uint64_t>(2 * i);
         const double language = std::exp(0.8 * random.normal(at)) / 3,
-                     vision = 2.0 * groups / (replicas * parts) * std::exp(0.8 * random.normal(at + 1));
+                     vision = 2.0 * sub_problems / (replicas * parts) * std::exp(0.8 * random.normal(at + 1));
         const bool picture = i % 3 == 0;
         problem.samples.push_back(
             {.id = i,
@@ -147,13 +149,13 @@ TEST(Parts, TakeTheShortestTimeOfAllPairings) {
     }
 }
 
-/// In data order the parts of a lane wait for each other for half of the time. Lanes of one group, and of
-/// groups among which samples are distributed first.
+/// In data order the parts of a lane wait for each other for half of the time. Lanes of one sub-problem, and
+/// of sub-problems among which samples are distributed first.
 TEST(Parts, EndTogetherUnderWavefront) {
-    for (const int groups : {1, 4})
+    for (const int sub_problems : {1, 4})
         for (const int parts : {2, 8}) {
-            SCOPED_TRACE(fmt::format("{} groups, {} parts", groups, parts));
-            const Problem problem = with_parts(1, 4, parts, 4 * 24 * parts, groups);
+            SCOPED_TRACE(fmt::format("{} sub-problems, {} parts", sub_problems, parts));
+            const Problem problem = with_parts(1, 4, parts, 4 * 24 * parts, sub_problems);
             const StepPlan plan = make_plan("wavefront", problem, 1);
             EXPECT_THAT(schedule_test::check_plan(problem, plan), testing::IsEmpty());
             EXPECT_LE(plan.makespan_s, 1.03 * plan.lower_bound_s);

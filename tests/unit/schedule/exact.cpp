@@ -25,7 +25,7 @@ public:
         const auto stages = p_.stages.size(), samples = p_.samples.size();
         forward_end_.assign(stages * samples, kNot);
         backward_end_ = forward_end_;
-        group_.assign(samples, -1);
+        sub_problem_.assign(samples, -1);
         replica_.assign(static_cast<std::size_t>(p_.sections()) * samples, -1);
         free_.assign(static_cast<std::size_t>(p_.lanes), 0.0);
         left_.assign(stages, 0.0);
@@ -40,7 +40,7 @@ public:
 
 private:
     struct Move {
-        int sample, stage, replica, lane, group;
+        int sample, stage, replica, lane, sub_problem;
         bool backward;
         double start, duration;
     };
@@ -129,7 +129,7 @@ private:
                                                       : (backward ? c.backward_s : c.forward_s);
                 const int per_group = shape(s).replicas / groups_;
                 for (int g = 0; g < groups_; ++g) {
-                    const int assigned = group_[static_cast<std::size_t>(i)];
+                    const int assigned = sub_problem_[static_cast<std::size_t>(i)];
                     if (assigned >= 0 && assigned != g) continue;
                     std::vector<std::vector<double>> seen;
                     for (int k = 0; k < per_group; ++k) {
@@ -144,7 +144,7 @@ private:
                         const double start = std::max({free_[static_cast<std::size_t>(lane)], inputs, open});
                         list.push_back({i, s, r, lane, g, backward, start, duration});
                     }
-                    if (assigned < 0 && untouched(g)) break;  // all untouched groups are equivalent
+                    if (assigned < 0 && untouched(g)) break;  // all untouched sub-problems are equivalent
                 }
             }
     }
@@ -152,7 +152,7 @@ private:
         for (const auto& s : p_.stages)
             for (int r = 0; r < s.replicas / groups_; ++r)
                 if (free_[static_cast<std::size_t>(s.lane(g * (s.replicas / groups_) + r))] > 0) return false;
-        return std::find(group_.begin(), group_.end(), g) == group_.end();
+        return std::find(sub_problem_.begin(), sub_problem_.end(), g) == sub_problem_.end();
     }
 
     double bound() const {
@@ -246,12 +246,12 @@ private:
             if (m.start < last_start || m.start >= first_end) continue;
             const auto lane = static_cast<std::size_t>(m.lane), i = static_cast<std::size_t>(m.sample);
             const double free = free_[lane], end = m.start + m.duration;
-            const int group = group_[i];
+            const int sub_problem = sub_problem_[i];
             int& replica = replica_[at(shape(m.stage).section, m.sample)];
             const int before = replica;
             const bool loss = shape(m.stage).loss;
             free_[lane] = end;
-            group_[i] = m.group;
+            sub_problem_[i] = m.sub_problem;
             replica = m.replica;
             (m.backward ? backward_end_ : forward_end_)[at(m.stage, m.sample)] = end;
             if (loss) backward_end_[at(m.stage, m.sample)] = end;
@@ -260,7 +260,7 @@ private:
             left_[static_cast<std::size_t>(m.stage)] += m.duration;
             if (loss) backward_end_[at(m.stage, m.sample)] = kNot;
             (m.backward ? backward_end_ : forward_end_)[at(m.stage, m.sample)] = kNot;
-            group_[i] = group;
+            sub_problem_[i] = sub_problem;
             replica = before;
             free_[lane] = free;
         }
@@ -271,7 +271,7 @@ private:
     std::int64_t nodes_left_;
     int groups_ = 0;
     std::vector<double> forward_end_, backward_end_;  ///< [stage, sample], kNot: not done
-    std::vector<int> group_;                          ///< [sample], -1: open
+    std::vector<int> sub_problem_;                    ///< [sample], -1: open
     std::vector<int> replica_;                        ///< [section, sample], -1: open
     std::vector<double> free_;                        ///< [lane]
     std::vector<double> left_;                        ///< [stage], seconds of work

@@ -74,17 +74,18 @@ Problem UnlikeStep::problem(std::uint64_t seed) const {
     const Random random(seed, "unlike");
     std::uint64_t next = 0;
     const auto log_normal = [&] { return std::exp(sigma * random.normal(next++)); };
-    const int replicas = groups * pipelines, samples = micro_batches * size * replicas;
-    Problem single{.stages = {{.section = 0, .replicas = groups, .micro_batch = encoder_size, .window = 0},
-                              {.section = 1,
-                               .replicas = replicas,
-                               .first_lane = groups,
-                               .micro_batch = size,
-                               .window = 1,
-                               .loss = true}},
-                   .edges = {{0, 1, true}},
-                   .lanes = groups + replicas,
-                   .samples = {}};
+    const int replicas = sub_problems * pipelines, samples = micro_batches * size * replicas;
+    Problem single{
+        .stages = {{.section = 0, .replicas = sub_problems, .micro_batch = encoder_size, .window = 0},
+                   {.section = 1,
+                    .replicas = replicas,
+                    .first_lane = sub_problems,
+                    .micro_batch = size,
+                    .window = 1,
+                    .loss = true}},
+        .edges = {{0, 1, true}},
+        .lanes = sub_problems + replicas,
+        .samples = {}};
     if (encoder_window > 0)
         single.stages[0].window =
             (static_cast<int>(std::ceil(encoder_window * in_flight())) + encoder_spare) * size / encoder_size;
@@ -101,7 +102,7 @@ Problem UnlikeStep::problem(std::uint64_t seed) const {
     for (std::size_t i = single.samples.size(); i > 1; --i)
         std::swap(single.samples[i - 1], single.samples[random.bits(next++) % i]);
     for (SampleCost& sample : single.samples) {
-        const double scale = load * language / (stages * replicas) / (vision / groups);
+        const double scale = load * language / (stages * replicas) / (vision / sub_problems);
         sample.stages[0].forward_s *= scale;
         sample.stages[0].backward_s *= scale;
     }

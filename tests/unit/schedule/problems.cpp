@@ -34,15 +34,15 @@ private:
 Problem random_problem(std::uint64_t seed) {
     Dice dice(seed);
     Problem problem;
-    const int upstream = 1 + dice.up_to(3), groups = 1 + dice.up_to(2), fanout = 1 + dice.up_to(4);
+    const int upstream = 1 + dice.up_to(3), sub_problems = 1 + dice.up_to(2), fanout = 1 + dice.up_to(4);
     const bool colocated = dice.up_to(4) == 0, chain = dice.up_to(3) == 0;
-    const int replicas = groups * fanout, batch = 1 + dice.up_to(4);
+    const int replicas = sub_problems * fanout, batch = 1 + dice.up_to(4);
     const int samples = 1 + dice.up_to(24), pictures = dice.up_to(5);
     int lane = 0;
     for (int s = 0; s <= upstream; ++s) {
         const bool loss = s == upstream;
-        const int count = loss || colocated ? replicas : groups;
-        // Wide enough for fifo, which feeds the replicas of a group in turn.
+        const int count = loss || colocated ? replicas : sub_problems;
+        // Wide enough for fifo, which feeds the replicas of a sub-problem in turn.
         problem.stages.push_back({.section = s,
                                   .replicas = count,
                                   .first_lane = colocated ? 0 : lane,

@@ -253,7 +253,7 @@ TEST(ExpertTensors, LoadInEitherFormInEveryPartOfTheExperts) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& [name, shape] = parameters[i];
         // All experts; rows of the gate and of up of each expert; experts 32 to 63; columns.
-        std::vector<parallel::ParameterPart> parts{{{0, shape[0]}}};
+        std::vector<parallel::ParameterRows> parts{{{0, shape[0]}}};
         if (i % 4 == 1) {
             parts.clear();
             for (std::int64_t row = 0; row < shape[0]; row += 2) parts.push_back({{row + 1, row + 2}});

@@ -1,4 +1,4 @@
-// How a group executes a solution: search.hpp.
+// How a sub-problem executes a solution: search.hpp.
 #include <algorithm>
 
 #include "schedule/execution/parts.hpp"
@@ -7,7 +7,7 @@
 namespace maestro::schedule {
 
 /// Sets the replica sets of all samples, in the order of on_.
-void Group::assign_sets(const Solution& solution) {
+void SubProblem::assign_sets(const Solution& solution) {
     set_of_.resize(samples());
     SetAssignment sets(instance_);
     for (int a = 0; a < anchors_; ++a)
@@ -25,7 +25,7 @@ void Group::assign_sets(const Solution& solution) {
 /// Sets the micro-batches of all sections. Those of the anchor are the items, if these were cut before. Those
 /// of another loss section have samples of one kind, with or without work in other sections: text must not
 /// wait for pictures. Upstream micro-batches have one sample (`one_by_one`) or are cut from upstream_.
-void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
+void SubProblem::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
     const Cut& cut = cut_of(solution);
     batches.resize(instance_.sections());
     on_.resize(anchors_);
@@ -88,7 +88,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
     assign_parts(one_by_one && bundles_ ? single_ : instance_, Sharing::by_cost, batches);
 }
 
-double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {
+double SubProblem::run(Trial& trial, const DispatchRule& rule, bool in_order) {
     trial.machine.build(trial.batches);
     const std::span<const Node> nodes = trial.machine.nodes();
     priority_.resize(nodes.size());
@@ -99,7 +99,7 @@ double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {
     return trial.machine.run(trial.chooser, &trial.executed);
 }
 
-Outcome Group::execute(const Solution& solution) {
+Outcome SubProblem::execute(const Solution& solution) {
     Outcome outcome;
     place_.resize(samples());
     for (std::size_t k = 0; k < solution.order.size(); ++k)
@@ -123,7 +123,7 @@ Outcome Group::execute(const Solution& solution) {
     return outcome;
 }
 
-void Group::judge(const Trial& trial, Outcome& outcome) {
+void SubProblem::judge(const Trial& trial, Outcome& outcome) {
     const Machine& machine = trial.machine;
     outcome.idle_s.assign(anchors_, 0.0);
     outcome.tail_s.assign(anchors_, 0.0);

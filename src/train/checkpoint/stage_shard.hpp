@@ -1,5 +1,5 @@
-// A rank's part of a checkpoint: the weights and moments of its shards (parallel/parameter_group.hpp). Only
-// this file and weights.hpp know where they are kept.
+// What a rank writes of a checkpoint: the weights and moments of its shards (parallel/parameter_group.hpp).
+// Only this file and weights.hpp know where they are kept.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace maestro::train {
 
 /// What this rank holds of a stage of a section. The caller owns what it refers to.
-struct StagePart {
+struct StageShard {
     int section = 0;  ///< colour
     std::string name;
     const parallel::ParameterStore& store;
@@ -36,11 +36,11 @@ struct Share {
 };
 /// Returns the shares of this rank. Those of all ranks make up each array once: of copies, the first rank
 /// writes its own. They stay where they are for the lifetime of the parameters.
-std::vector<Share> shares_of(const StagePart& part);
+std::vector<Share> shares_of(const StageShard& shard);
 
 bool all_finite(const float* values, std::int64_t count);
 /// Error(not_finite) where a trained weight of this rank's shards is NaN or Inf. Not collective.
-void check_finite(const StagePart& part, std::int64_t step);
+void check_finite(const StageShard& shard, std::int64_t step);
 
 /// Loads the moments of this rank's shards from a verified checkpoint. Error(bad_data, io_error).
 void load_moments(const std::string& checkpoint, const std::string& section,

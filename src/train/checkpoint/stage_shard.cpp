@@ -1,4 +1,4 @@
-#include "train/checkpoint/stage_parts.hpp"
+#include "train/checkpoint/stage_shard.hpp"
 
 #include <fmt/format.h>
 
@@ -16,13 +16,13 @@ namespace {
 
 /// Returns which of the elements of `p` held here this rank writes. Ranks that hold copies of an element
 /// leave it to the first of them.
-std::vector<Range> written_here(const StagePart& part, const parallel::Parameter& p) {
-    const parallel::ParameterGroup& group = part.store.group_of(p);
+std::vector<Range> written_here(const StageShard& shard, const parallel::Parameter& p) {
+    const parallel::ParameterGroup& group = shard.store.group_of(p);
     const Range range = group.shard_of(p);
     return range.size() > 0 ? group.first_copies(p, range) : std::vector<Range>{};
 }
 
-[[noreturn]] void refuse(const StagePart& part, const parallel::Parameter& p, Range range,
+[[noreturn]] void refuse(const StageShard& shard, const parallel::Parameter& p, Range range,
                          const float* weights, std::int64_t step) {
     for (const Extent& extent : extents_of(p.shape, p.shard, range))
         for (std::int64_t i = 0; i < extent.count; ++i)
@@ -31,8 +31,8 @@ std::vector<Range> written_here(const StagePart& part, const parallel::Parameter
                     ExitCode::not_finite,
                     fmt::format("section {}: element {} of {} is {} after step {}; this checkpoint is not "
                                 "kept. Go on from the last one with a smaller optimizer.learning_rate",
-                                part.name, extent.logical + i, p.name, weight, step));
-    MAESTRO_FAIL("section {}: {} was not finite, and now is", part.name, p.name);
+                                shard.name, extent.logical + i, p.name, weight, step));
+    MAESTRO_FAIL("section {}: {} was not finite, and now is", shard.name, p.name);
 }
 
 }  // namespace
@@ -47,32 +47,33 @@ bool all_finite(const float* values, std::int64_t count) {
     return (carries & kSign) == 0;
 }
 
-std::vector<Share> shares_of(const StagePart& part) {
+std::vector<Share> shares_of(const StageShard& shard) {
     std::vector<Share> shares;
-    for (const parallel::Parameter& p : part.store.parameters())
-        for (const Range& range : written_here(part, p)) {
-            shares.push_back({&p, io::Stored::weight, range, part.store.group_of(p).shard_weights(p, range)});
+    for (const parallel::Parameter& p : shard.store.parameters())
+        for (const Range& range : written_here(shard, p)) {
+            shares.push_back(
+                {&p, io::Stored::weight, range, shard.store.group_of(p).shard_weights(p, range)});
             if (!p.trainable) continue;
-            const std::int64_t first = part.store.group_of(p).shard_of(p).begin;
+            const std::int64_t first = shard.store.group_of(p).shard_of(p).begin;
             const auto moments = [&](io::Stored what, const Tensor& all) {
                 shares.push_back({&p, what, range, all.slice(range.begin - first, range.end - first)});
             };
-            moments(io::Stored::first, part.optimizer->first_moments(p));
-            moments(io::Stored::second, part.optimizer->second_moments(p));
+            moments(io::Stored::first, shard.optimizer->first_moments(p));
+            moments(io::Stored::second, shard.optimizer->second_moments(p));
         }
     return shares;
 }
 
-void check_finite(const StagePart& part, std::int64_t step) {
-    if (!part.store.backend().shares_memory() &&
-        (!part.optimizer || part.optimizer->all_finite(*part.scratch)))
+void check_finite(const StageShard& shard, std::int64_t step) {
+    if (!shard.store.backend().shares_memory() &&
+        (!shard.optimizer || shard.optimizer->all_finite(*shard.scratch)))
         return;
-    for (const Share& share : shares_of(part)) {
+    for (const Share& share : shares_of(shard)) {
         if (share.what != io::Stored::weight || !share.parameter->trainable) continue;
-        const backend::HostCopy copy(part.store.backend(), share.values);
+        const backend::HostCopy copy(shard.store.backend(), share.values);
         const float* weights = copy.tensor().as<float>();
         if (!all_finite(weights, share.range.size()))
-            refuse(part, *share.parameter, share.range, weights, step);
+            refuse(shard, *share.parameter, share.range, weights, step);
     }
 }
 
