@@ -84,11 +84,13 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
                 ? &declare_by_token(teacher_head_name(teachers++), input.from.width, false)
                 : nullptr);
     for (const LossTerm& term : role_.loss_terms) {
-        MAESTRO_CHECK(&term == term_of(term.kind), "the loss of {} has two terms of a kind", role.section);
-        if (term.kind == LossTerm::Kind::forward_kl)
-            MAESTRO_CHECK(
-                term.edge >= 0 && term.edge < std::ssize(teacher_heads_) && teacher_heads_[term.edge],
-                "edge {} of {} delivers no hidden states of a teacher", term.edge, role.section);
+        MAESTRO_CHECK(&term == find_term(term.has_teacher()) &&
+                          term.has_teacher() == (term.kind != LossTerm::Kind::cross_entropy),
+                      "the loss of {} is not of one cross entropy and one divergence from a teacher",
+                      role.section);
+        if (term.has_teacher())
+            MAESTRO_CHECK(term.edge < std::ssize(teacher_heads_) && teacher_heads_[term.edge],
+                          "edge {} of {} delivers no hidden states of a teacher", term.edge, role.section);
     }
 }
 
@@ -168,7 +170,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     const PackedBatch packed = pack(batch);
     auto state = std::make_unique<State>(partition(packed));
     state->sequences.loss_shares = loss_shares(packed, batch.loss_scale);
-    if (balances_experts_) state->sequences.balance_loss = sums(3, 4);
+    if (balances_experts_) state->sequences.balance_loss = sums(kBalanceSum, kSums);
     state->sequences.lane_rows.assign(batch.lane_rows.begin(), batch.lane_rows.end());
     check_inputs(batch, inputs, *state);
     if (recorded_) begin_prompt(packed, *state);

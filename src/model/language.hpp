@@ -141,8 +141,8 @@ private:
     /// Gathers what the loss reads of every target of the slice. Collective over tp.
     LossInputs loss_inputs(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                            const Targets& targets, const Tensor& normed, backend::Arena& arena) const;
-    /// The term of the loss of this kind; null: none.
-    const LossTerm* term_of(LossTerm::Kind kind) const;
+    /// The divergence from a teacher, or the term that has none; null: no such term.
+    const LossTerm* find_term(bool with_teacher) const;
     /// logits[n, V of this rank] of targets [begin, begin + n) become their gradient, and their losses are
     /// added to sums_. Collective over tp.
     void loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits, std::int64_t begin,
@@ -190,10 +190,10 @@ private:
     std::optional<Norm> norm_;
     const parallel::Parameter* head_ = nullptr;
     int head_layer_ = 0;  ///< their layer in the parameter store
-    /// f64[4], of all micro-batches since collect(): the loss; where it has two terms, the part of each, by
-    /// LossTerm::Kind; and what balances experts, which is not part of the loss.
+    /// f64[kSums], of all micro-batches since collect(): the loss; where it has several terms, the part of
+    /// each, by LossTerm::Kind; and what balances experts, which is not part of the loss.
     backend::Buffer sums_;
-    static constexpr std::int64_t kSums = 4;
+    static constexpr std::int64_t kBalanceSum = 1 + std::ssize(kLossNames), kSums = kBalanceSum + 1;
     Tensor sums(std::int64_t begin, std::int64_t end) const {
         return Tensor(sums_.data(), DType::f64, {kSums}).slice(begin, end);
     }

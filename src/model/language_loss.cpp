@@ -110,7 +110,7 @@ Language::LossInputs Language::loss_inputs(const Batch& batch, std::span<const s
     // A tp rank computes the logits of all targets of the slice for its part of the vocabulary, so it needs
     // the hidden states of all of them.
     in.hidden = sequence_parallel_.all_gather(in.local_hidden, targets.by_tp_rank, arena);
-    const LossTerm* const divergence = term_of(LossTerm::Kind::forward_kl);
+    const LossTerm* const divergence = find_term(true);
     if (divergence && batch.train) {
         const auto edge = static_cast<std::size_t>(divergence->edge);
         in.teacher_head = teacher_heads_[edge];
@@ -120,17 +120,16 @@ Language::LossInputs Language::loss_inputs(const Batch& batch, std::span<const s
     return in;
 }
 
-const LossTerm* Language::term_of(LossTerm::Kind kind) const {
+const LossTerm* Language::find_term(bool with_teacher) const {
     const auto term = std::find_if(role_.loss_terms.begin(), role_.loss_terms.end(),
-                                   [&](const LossTerm& t) { return t.kind == kind; });
+                                   [&](const LossTerm& t) { return t.has_teacher() == with_teacher; });
     return term == role_.loss_terms.end() ? nullptr : &*term;
 }
 
 void Language::loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits,
                              std::int64_t begin, backend::Arena& arena) const {
     const std::int64_t end = begin + logits.dim(0);
-    const LossTerm *entropy = term_of(LossTerm::Kind::cross_entropy),
-                   *divergence = term_of(LossTerm::Kind::forward_kl);
+    const LossTerm *entropy = find_term(false), *divergence = find_term(true);
     if (in.teacher_head == nullptr) {
         const double scale = batch.train ? entropy->weight * batch.loss_scale : batch.loss_scale;
         ops::cross_entropy(backend_, logits, in.tokens.slice(begin, end), in.weights.slice(begin, end), scale,
@@ -194,14 +193,6 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     if (!batch.train && targets.answer_count > 0) count_answers(wrong, arena, result);
 }
 
-namespace {
-
-const char* name_of(LossTerm::Kind kind) {
-    return kind == LossTerm::Kind::cross_entropy ? "cross_entropy" : "forward_kl";
-}
-
-}  // namespace
-
 void Language::collect(Result& result) {
     loss_sums_.clear();
     if (!role_.computes_loss() && !balances_experts_) return;
@@ -212,12 +203,13 @@ void Language::collect(Result& result) {
     if (mesh_.tp_rank() == 0) {
         result.loss += found[0];
         for (const LossTerm& term : role_.loss_terms) {
-            const std::size_t at = role_.loss_terms.size() > 1 ? 1 + static_cast<std::size_t>(term.kind) : 0;
-            loss_sums_.push_back({name_of(term.kind), found[at] / term.weight});
+            const auto kind = static_cast<std::size_t>(term.kind);
+            const std::size_t at = role_.loss_terms.size() > 1 ? 1 + kind : 0;
+            loss_sums_.push_back({kLossNames[kind], found[at] / term.weight});
         }
     }
     // Each rank has the part of the rows that it holds.
-    if (balances_experts_) loss_sums_.push_back({"balance", found[3]});
+    if (balances_experts_) loss_sums_.push_back({"balance", found[kBalanceSum]});
 }
 
 }  // namespace maestro::model

@@ -6,6 +6,7 @@
 // Shape letters: T rows of a micro-batch on one cp rank, C model width, V vocabulary size.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -112,11 +113,14 @@ struct LossTerm {
         /// temperature^2 * KL(p || q), with p predicted by a teacher, and both softened by the temperature
         forward_kl,
     } kind = Kind::cross_entropy;
-    int edge = -1;  ///< of forward_kl: which of Role::inputs delivers the teacher's hidden states
+    int edge = -1;  ///< of a divergence: which of Role::inputs delivers the teacher's hidden states
     double weight = 1;
-    double temperature = 1;  ///< of forward_kl
+    double temperature = 1;  ///< of a divergence
+    bool has_teacher() const { return edge >= 0; }
     bool operator==(const LossTerm&) const = default;
 };
+/// Their names in metrics.h5, by LossTerm::Kind.
+inline constexpr std::array<const char*, 2> kLossNames = {"cross_entropy", "forward_kl"};
 
 /// This rank's part of what a term of the loss adds up to. The sum over all ranks is that of the section.
 struct LossSum {
