@@ -1,4 +1,5 @@
-// The samples that cross an edge in a step. Plain values, the same on every rank of the edge.
+// The samples that cross an edge in a step. Plain values, the same on every rank of the edge. A replica here
+// is a replica group (graph::Section::replica_groups).
 #pragma once
 
 #include <cstdint>

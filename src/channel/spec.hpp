@@ -12,7 +12,8 @@
 
 namespace maestro::channel {
 
-/// One end of an edge: the ranks of each replica, the leader first. All replicas have equally many.
+/// One end of an edge: the ranks of each replica group (graph::Section::replica_groups), the leader first.
+/// All have equally many. This folder calls a replica group a replica.
 using Side = std::vector<std::vector<int>>;
 
 struct ChannelSpec {

@@ -36,9 +36,9 @@ public:
     /// The elements [at, at + step) of a rank's rows, as a flat tensor; what lies behind their end is left
     /// out.
     Tensor segment(int rank, std::int64_t at, std::int64_t step) const {
-        return piece_of((*this)[rank], at, step);
+        return segment_of((*this)[rank], at, step);
     }
-    static Tensor piece_of(const Tensor& tensor, std::int64_t at, std::int64_t step) {
+    static Tensor segment_of(const Tensor& tensor, std::int64_t at, std::int64_t step) {
         const Tensor flat = tensor.reshape({tensor.size()});
         return flat.slice(std::min(at, flat.size()), std::min(at + step, flat.size()));
     }

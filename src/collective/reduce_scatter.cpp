@@ -51,7 +51,7 @@ NodeBuffers buffers_of(const Nodes& nodes, int rank) {
 }
 
 /// Elements of a segment in a hierarchical group: its buffers fit into the scratch of a group of one node.
-std::int64_t piece_by_nodes(const Nodes& nodes, std::int64_t elements, DType type) {
+std::int64_t segment_by_nodes(const Nodes& nodes, std::int64_t elements, DType type) {
     std::size_t most = 1;
     for (int rank = 0; rank < nodes.ranks(); ++rank) most = std::max(most, buffers_of(nodes, rank).total());
     const std::size_t bytes = reduce_scratch(nodes.ranks(), elements, type);
@@ -126,7 +126,7 @@ Operation ProcessGroup::reduce_scatter_directly(backend::Backend& b, RankRows pa
     const auto start = [&](std::int64_t at) {
         Segment& segment = segments[at / step % 2];
         const std::vector<Tensor>& buffers = segment.buffers.empty() ? segments[0].buffers : segment.buffers;
-        segment.result = RankRows::piece_of(local, at, step);
+        segment.result = RankRows::segment_of(local, at, step);
         segment.terms.resize(static_cast<std::size_t>(size_));
         // This rank's term stands at the place of its rank among the others, and not first or last.
         segment.terms[rank_] = parts.segment(rank_, at, step);
@@ -170,7 +170,7 @@ public:
           local_(local),
           peers_(nodes.peers(rank)),
           shards_(nodes.shards_of_proxy(rank)),
-          step_(piece_by_nodes(nodes, parts.longest(), local.dtype)) {
+          step_(segment_by_nodes(nodes, parts.longest(), local.dtype)) {
         const NodeBuffers count = buffers_of(nodes, rank);
         const Tensor memory =
             scratch.allocate(local.dtype, {static_cast<std::int64_t>(count.total()) * step_});
@@ -222,7 +222,7 @@ public:
     /// Between nodes: partial sums to the ranks whose shards they belong to, and of this rank's shard.
     Transfers across(std::int64_t at) {
         Transfers transfers;
-        result_ = RankRows::piece_of(local_, at, step_);
+        result_ = RankRows::segment_of(local_, at, step_);
         totals_.clear();
         std::size_t buffer = 0;
         for (int node = 0; node < nodes_.count(); ++node) {

@@ -30,8 +30,8 @@ public:
     /// An index without samples, to be assigned to.
     SampleIndex() = default;
     /// Reads the arrays and checks them against the header and against the file's numbers of tokens and of
-    /// bytes of pixels. Throws Error(bad_data). Beats
-    /// on the way, because an index of a billion samples takes minutes.
+    /// bytes of pixels. Throws Error(bad_data). Beats on the way, because an index of a billion samples takes
+    /// minutes.
     SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
                 std::int64_t tokens, std::int64_t pixels, Pulse& pulse);
 

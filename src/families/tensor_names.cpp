@@ -62,10 +62,10 @@ std::vector<std::vector<Piece>> expert_forms(const model::ModelSpec& spec, const
         return {{{name, {experts, shape[1], rows}, transposed(experts, rows, shape[1])}}, all};
     std::vector<Piece> each;
     for (std::int64_t e = 0; e < experts; ++e)
-        for (const TensorRows& part : names.tensors)
-            if (!part.tensor.empty())
-                each.push_back({fmt::format("{}mlp.experts.{}.{}", layer, e, part.tensor),
-                                {rows_of(spec, {}, part.rows, rows), shape[1]}});
+        for (const TensorRows& held : names.tensors)
+            if (!held.tensor.empty())
+                each.push_back({fmt::format("{}mlp.experts.{}.{}", layer, e, held.tensor),
+                                {rows_of(spec, {}, held.rows, rows), shape[1]}});
     return {std::move(each), all};
 }
 
@@ -93,11 +93,11 @@ std::vector<std::vector<Piece>> forms_of(const model::ModelSpec& spec, std::stri
         if (names->form == TensorForm::experts || names->form == TensorForm::transposed_experts)
             return expert_forms(spec, *names, prefix, shape);
         std::vector<Piece> pieces;
-        for (const TensorRows& part : names->tensors)
-            if (!part.tensor.empty())
+        for (const TensorRows& held : names->tensors)
+            if (!held.tensor.empty())
                 pieces.push_back(
-                    {fmt::format("{}{}", prefix, part.tensor),
-                     shape_of(spec, names->form, shape, rows_of(spec, number, part.rows, shape[0]))});
+                    {fmt::format("{}{}", prefix, held.tensor),
+                     shape_of(spec, names->form, shape, rows_of(spec, number, held.rows, shape[0]))});
         if (parameter == "embedding.weight" && spec.tie_embeddings) return {std::move(pieces), head};
         return {std::move(pieces)};
     }

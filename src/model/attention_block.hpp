@@ -58,7 +58,7 @@ public:
     /// replica, like backward().
     void forward(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
                  const AttentionBlockTables& tables, backend::Arena& scratch) const;
-    /// Removes what restored() computes again.
+    /// Removes what backward() computes again.
     void discard_cheap(AttentionBlockActivations& a) const;
     /// Adds the gradient of the branch to d_stream[local, C], the gradient of the output, and adds the
     /// gradients of the weights.

@@ -1,5 +1,5 @@
 // The language model: token embedding, causal transformer layers, and either hidden states for another
-// section or the loss. Rows that other sections deliver (the embeddings of pictures) take the places of their
+// section or the loss. Rows that other sections deliver (the embeddings of items) take the places of their
 // markers.
 //
 // Logits are [N, V], by far the largest tensor of a language model, so they exist for a chunk of rows at a
@@ -15,10 +15,10 @@
 // The same token has six row numbers on its way from the file to the loss. Variables are named after the
 // space that they count in. C is the model width, V the vocabulary, T the rows of a slice, N its targets.
 //
-//   sample row   A token of one sample as stored; a picture is one marker token.
+//   sample row   A token of one sample as stored; an item is one marker token.
 //       |          Rows: sample.tokens.size().
 //       |
-//       |  pack() replaces each marker by the rows of its picture and concatenates the samples.
+//       |  pack() replaces each marker by the rows of its item and concatenates the samples.
 //       v
 //   packed row   A row of the whole micro-batch, the same on all ranks of the replica.
 //       |          Rows: Partition::rows().
@@ -102,9 +102,9 @@ private:
     State partition(const PackedBatch& packed) const;
     /// From the packed rows of the targets to target rows of this rank's slice.
     Targets targets_of(const PackedBatch& packed, const State& state) const;
-    /// As many targets in one slice as any micro-batch with so many targets can have, in its first rows.
     /// By sample: the share of its targets in the loss weights of the step.
     static std::vector<double> loss_shares(const PackedBatch& packed, double loss_scale);
+    /// As many targets in one slice as any micro-batch with so many targets can have, in its first rows.
     Targets worst_case_targets(const PackedBatch& packed, const State& state) const;
 
     /// Makes the tables of the layers and copies the ids of `state` to the device.

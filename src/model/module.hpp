@@ -68,7 +68,7 @@ struct Batch {
 struct Result {
     double loss = 0;           ///< sum of weight * loss * loss_scale over the targets
     std::int64_t tokens = 0;   ///< tokens of the language model, picture tokens included
-    std::int64_t answers = 0;  ///< evaluation: answers, each the flagged targets after a picture
+    std::int64_t answers = 0;  ///< evaluation: answers, each the flagged targets after an item
     std::int64_t exact = 0;    ///< evaluation: answers of which the arg-max predicts every token
 };
 
@@ -193,7 +193,7 @@ public:
     ///
     /// inputs[e][i] holds the rows [n, row_width] that input edge e delivers for sample i, in the order in
     /// which this rank holds them; n may be 0. Everything that backward() reads is allocated in `saved` and
-    /// in the returned object; `scratch` is free again on return. Where the role emits, `output` is set to
+    /// in the returned object; the caller releases `scratch`. Where the role emits, `output` is set to
     /// the rows [n, output width] of the samples, concatenated, in `saved`; on every stage but the last, to
     /// the residual stream [local, C].
     ///

@@ -138,10 +138,6 @@ RotaryPairs rotary_3d(std::int64_t dim, double theta, const std::array<int, 3>& 
     return pairs;
 }
 
-std::size_t axes_of(const RotaryPairs& pairs) {
-    return 1 + *std::max_element(pairs.axis, pairs.axis + pairs.count);
-}
-
 void scale(RotaryPairs& pairs, const RotaryScaling& s) {
     if (s.factor == 1) return;
     for (int j = 0; j < pairs.count; ++j) {

@@ -24,8 +24,6 @@ RotaryPairs rotary_2d(std::int64_t dim, double theta);
 /// the column, and all others by the time (Qwen3-VL's interleaved M-RoPE). Where the three are equal, this is
 /// rotary_1d(). Throws Error(broken_invariant) unless the sections add up to D/2.
 RotaryPairs rotary_3d(std::int64_t dim, double theta, const std::array<int, 3>& sections);
-/// How many positions each row has.
-std::size_t axes_of(const RotaryPairs& pairs);
 
 /// Divides the frequencies of pairs that turn less than low_frequency_factor times over the original length,
 /// keeps those that turn more than high_frequency_factor times, and interpolates between.

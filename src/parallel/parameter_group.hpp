@@ -5,9 +5,8 @@
 //      compute a partial gradient: a copy has seen the rows or the query heads of one rank only. An
 //      all-reduce along that axis sums the partial gradients.
 //   2. Ranks along the data axes (kDataAxes, or kExpertDataAxes of experts) hold the same weights and see
-//      different samples and rows. A reduce-scatter
-//      sums their gradients and leaves each rank its shard of the sum (ZeRO stage 1, Rajbhandari et al.,
-//      SC 2020).
+//      different samples and rows. A reduce-scatter sums their gradients and leaves each rank its shard of
+//      the sum (ZeRO stage 1, Rajbhandari et al., SC 2020).
 //   3. Each rank updates the master weights of its shard, and an all-gather distributes the new weights, in
 //      the type in which the model computes.
 //

@@ -33,7 +33,8 @@ public:
     virtual void gradients_final(const ParameterGroup& group) = 0;
     /// A layer is about to be passed by a forward, or has been passed by a backward.
     virtual void layer_passed() {}
-    /// Whether it matters at which time weights_needed(), or gradients_final(), is called.
+    /// Whether it matters at which time weights_needed(), or gradients_final(), is called: an emulated module
+    /// need not sleep layer by layer where it does not.
     virtual bool awaits_weights() const { return true; }
     virtual bool awaits_gradients() const { return true; }
 };
@@ -49,8 +50,8 @@ public:
     /// Declares a parameter that every rank of the section holds whole. Called before allocate(); the
     /// reference stays valid. Throws Error(broken_invariant) if the name is declared already.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
-    /// Declares a parameter of which this rank holds `rows`, which ascend, in `columns`. Ranks
-    /// along `data_axes` hold the same.
+    /// Declares a parameter of which this rank holds `rows`, which ascend, in `columns`. Ranks along
+    /// `data_axes` hold the same.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
                        const std::vector<ParameterRows>& rows, Range columns, Axes data_axes = kDataAxes);
     /// Keeps a declared parameter in ops::accumulate_type() of the section's type, so that nothing of it is

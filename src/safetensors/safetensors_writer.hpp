@@ -1,6 +1,5 @@
 // SafetensorsWriter: one rank's part of writing the weights of a model folder. Ranks write their elements of
-// the same files in parallel. Files have a temporary name until all are whole and
-// were read back.
+// the same files in parallel. Files have a temporary name until all are whole and were read back.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Which ranks of a lane hold which rows of a micro-batch, and with that which rows an edge moves between
-// which ranks. Pure functions of lengths and degrees, shared by the edges, their slots and the modules.
+// The mesh and links of a stage, which ranks of a replica hold which rows of a micro-batch, and with that
+// which rows an edge moves between which ranks. Pure functions of lengths and degrees, shared by the edges,
+// their slots and the modules.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ parallel::Partition partition_of(const PackedSequences& packing, parallel::Degre
 /// Returns the rows of the residual stream on each rank of a replica's stage, in their order.
 std::vector<std::int64_t> rows_of_ranks(const PackedSequences& packing, parallel::Degrees degrees);
 
-/// For each sample, in ascending order of its rows on the edge: which rank of the lane holds which of them.
+/// For each sample, in ascending order of its rows on the edge: which rank of the replica holds which of
+/// them.
 using RowPlacements = std::vector<std::vector<parallel::RowPlacement>>;
 
 /// Returns where the output rows of a section are. `local` counts within the output of that rank for the

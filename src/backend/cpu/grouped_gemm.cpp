@@ -11,11 +11,11 @@ namespace maestro::backend {
 
 namespace {
 
-/// A piece has at most this share of the whole work, so that threads are balanced even if one group has all
-/// rows. With dozens of groups of similar size, each of them is one piece.
-constexpr std::int64_t kMinPieces = 32;
-constexpr std::int64_t kMinWork = 1 << 20;  ///< multiply-adds of a piece: it takes some tens of microseconds
-/// A side of a piece: oneDNN packs both matrices of a GEMM, which costs a tenth of its time at this size.
+/// A tile has at most this share of the whole work, so that threads are balanced even if one group has all
+/// rows. With dozens of groups of similar size, each of them is one tile.
+constexpr std::int64_t kMinTiles = 32;
+constexpr std::int64_t kMinWork = 1 << 20;  ///< multiply-adds of a tile: it takes some tens of microseconds
+/// A side of a tile: oneDNN packs both matrices of a GEMM, which costs a tenth of its time at this size.
 constexpr std::int64_t kMinSide = 128;
 constexpr std::int64_t kSideUnit = 64;
 
@@ -32,8 +32,8 @@ const void* advance(const void* base, std::int64_t elements, DType type) {
 }
 
 /// The rows [row, row + m) and columns [column, column + n) of the result of `g`.
-Backend::Gemm piece_of(Backend::Gemm g, std::int64_t row, std::int64_t m, std::int64_t column,
-                       std::int64_t n) {
+Backend::Gemm tile_of(Backend::Gemm g, std::int64_t row, std::int64_t m, std::int64_t column,
+                      std::int64_t n) {
     g.a = advance(g.a, g.transpose_a ? row : row * g.lda, g.in);
     g.b = advance(g.b, g.transpose_b ? column * g.ldb : column, g.in);
     g.y = const_cast<void*>(advance(g.y, row * g.ldy + column, g.out));
@@ -48,23 +48,22 @@ std::int64_t part_of(std::int64_t length, std::int64_t parts) {
 }
 
 /// `bf16_gemm` is made when it is first used.
-void compute(const Backend::Gemm& piece, std::unique_ptr<Bf16Gemm>& bf16_gemm) {
-    if (piece.in != DType::bf16) return cpu_gemm(piece);
+void compute(const Backend::Gemm& tile, std::unique_ptr<Bf16Gemm>& bf16_gemm) {
+    if (tile.in != DType::bf16) return cpu_gemm(tile);
     if (!bf16_gemm) bf16_gemm = make_bf16_native(Bf16Use::groups);
     if (!bf16_gemm) bf16_gemm = make_bf16_panels();
-    bf16_gemm->run(piece);
+    bf16_gemm->run(tile);
 }
 
 }  // namespace
 
-std::vector<Backend::Gemm> pieces_of(const Backend::GroupedGemm& g) {
-    const std::int64_t limit =
-        std::max(ceil_div(g.begin.back() * g.inputs * g.outputs, kMinPieces), kMinWork);
-    std::vector<Backend::Gemm> pieces;
+std::vector<Backend::Gemm> tiles_of(const Backend::GroupedGemm& g) {
+    const std::int64_t limit = std::max(ceil_div(g.begin.back() * g.inputs * g.outputs, kMinTiles), kMinWork);
+    std::vector<Backend::Gemm> tiles;
     for (std::size_t group = 0; group < g.groups(); ++group) {
         const Backend::Gemm whole = g.of_group(group);
         if (work_of(whole) == 0) continue;
-        // Rows are divided first, because the columns of a piece are those of all of its group's weights.
+        // Rows are divided first, because the columns of a tile are those of all of its group's weights.
         const std::int64_t parts = ceil_div(work_of(whole), limit);
         const std::int64_t of_rows = std::clamp<std::int64_t>(whole.m / kMinSide, 1, parts);
         const std::int64_t of_columns =
@@ -72,25 +71,25 @@ std::vector<Backend::Gemm> pieces_of(const Backend::GroupedGemm& g) {
         const std::int64_t m = part_of(whole.m, of_rows), n = part_of(whole.n, of_columns);
         for (std::int64_t row = 0; row < whole.m; row += m)
             for (std::int64_t column = 0; column < whole.n; column += n)
-                pieces.push_back(
-                    piece_of(whole, row, std::min(m, whole.m - row), column, std::min(n, whole.n - column)));
+                tiles.push_back(
+                    tile_of(whole, row, std::min(m, whole.m - row), column, std::min(n, whole.n - column)));
     }
-    std::stable_sort(pieces.begin(), pieces.end(),
+    std::stable_sort(tiles.begin(), tiles.end(),
                      [](const auto& one, const auto& other) { return work_of(one) > work_of(other); });
-    return pieces;
+    return tiles;
 }
 
 void CpuGroupedGemm::run(const Backend::GroupedGemm& g) {
-    const std::vector<Backend::Gemm> pieces = pieces_of(g);
-    std::vector<std::exception_ptr> errors(pieces.size());  // an exception must not leave a parallel region
+    const std::vector<Backend::Gemm> tiles = tiles_of(g);
+    std::vector<std::exception_ptr> errors(tiles.size());  // an exception must not leave a parallel region
 #pragma omp parallel num_threads(threads_)
     {
         omp_set_num_threads(1);  // in regions within this one, and for oneDNN's choice of a kernel
         auto& bf16_gemm = bf16_[static_cast<std::size_t>(omp_get_thread_num())];
 #pragma omp for schedule(dynamic)
-        for (std::size_t i = 0; i < pieces.size(); ++i) {
+        for (std::size_t i = 0; i < tiles.size(); ++i) {
             try {
-                compute(pieces[i], bf16_gemm);
+                compute(tiles[i], bf16_gemm);
             } catch (...) {
                 errors[i] = std::current_exception();
             }

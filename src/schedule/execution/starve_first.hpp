@@ -18,9 +18,10 @@ struct DispatchRule {
     double fed_s = 0;
     bool count_text = false;  ///< samples without work upstream count in the backlog
     bool fair = false;        ///< an anchor replica may hold no more than its share of an upstream window
-    bool aligned = false;  ///< no upstream micro-batch has samples of two anchor micro-batches (search.cpp)
-    bool apart = false;    ///< sources choose independently instead of following one sequence
-    bool strict = false;   ///< anchor replicas keep their order, even where a later micro-batch is ready
+    bool aligned =
+        false;  ///< no upstream micro-batch has samples of two anchor micro-batches (SubProblem::compose)
+    bool apart = false;   ///< sources choose independently instead of following one sequence
+    bool strict = false;  ///< anchor replicas keep their order, even where a later micro-batch is ready
 };
 
 /// Work-conserving list scheduling by priority. An anchor replica starts the ready micro-batch with the

@@ -1,4 +1,4 @@
-// Partitioner: decides which samples each sub-problem of replicas gets.
+// Partitioner: decides which samples each sub-problem gets.
 #pragma once
 
 #include <vector>

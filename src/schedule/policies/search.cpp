@@ -226,7 +226,7 @@ Solution SubProblem::varied(const Solution& solution, int last_replica) {
     }
     const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = random_.below(n);
-    // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds a
+    // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds an
     // item of it, on average; after twice as many the change is made elsewhere.
     for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
         a = random_.below(n);

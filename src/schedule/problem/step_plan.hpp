@@ -22,7 +22,7 @@ struct MicroBatch {
 
 struct Task {
     int stage = 0;
-    int micro_batch = 0;  ///< of the lane's replica of the stage's section
+    int micro_batch = 0;  ///< of the lane's replica group of the stage's section
     Phase phase = Phase::forward;
     /// For lanes that start what is ready, by the cost model; only for forwards of a section with a loss.
     /// takes_s: seconds of the forward and its backward. float_s: how much later they may end without making
@@ -34,7 +34,7 @@ struct Task {
 
 struct StepPlan {
     std::int64_t step = 0;
-    std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica][micro-batch]
+    std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica group][micro-batch]
     std::vector<std::vector<Task>> agendas;                     ///< [lane], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;

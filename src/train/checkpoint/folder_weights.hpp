@@ -29,7 +29,7 @@ std::vector<families::Piece> pieces_in(safetensors::SafetensorsFolder& folder, c
                                        std::string_view parameter, const std::vector<std::int64_t>& shape);
 
 /// Refuses a folder that lacks a tensor of the model or has one that the model would not use. Reads headers
-/// alone. Error(input_missing, bad_data, io_error), as the next two.
+/// alone. Error(input_missing, bad_data, io_error), as load_folder() and load_from_folder().
 void check_folder(const std::string& folder, const model::ModelSpec& spec, Pulse& pulse);
 
 /// Loads this rank's shard of a parameter from the tensors of its pieces, block by block and by several

@@ -79,16 +79,17 @@ private:
     /// the meshes, because stages that are on one rank get theirs one after another.
     std::unique_ptr<collective::ProcessGroup> tied_group(int section,
                                                          const std::optional<graph::Place>& place);
-    /// Collective over the ranks of the stage. `tied`: see parallel::make_mesh.
+    /// How gradients are summed: as the deck says, or in the order of ranks.
     collective::Sums sums() const;
+    /// Collective over the ranks of the stage. `tied`: see parallel::make_mesh.
     parallel::Mesh mesh_of(int stage, std::unique_ptr<collective::ProcessGroup> tied);
     /// Allocates this rank's memory for a stage. Sends nothing.
     StageReport add_stage(int stage, int replica, parallel::Mesh mesh);
     /// Builds the device's plans of attention, where it has any. Returns a description of them.
     std::string prepare_attention(model::Module& module, int section);
     EmulatedSync emulated_sync(int stage);
-    /// Collective over the world: adds to description() how many streams share the hardware queues of a GPU.
-    /// Whether gradients are summed, and weights gathered, beside tasks or between steps. Collective.
+    /// Collective over the world. Chooses whether gradients are summed, and weights gathered, beside tasks or
+    /// between steps, and adds to description() how many streams share the hardware queues of a GPU.
     void choose_sync_times();
     /// Collective over the world: adds to description() what the first rank of each stage reports, this
     /// rank's reports by stage.

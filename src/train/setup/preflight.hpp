@@ -27,7 +27,7 @@ public:
     std::shared_ptr<const data::SampleFile> shared_samples() const { return samples_; }
     const workload::SampleTable& table() const { return *table_; }
     const emulation::Emulation* emulation() const { return emulation_.get(); }  ///< null on a real device
-    /// The scenario of the context, with the marker of the samples.
+    /// The scenario of the context, with the markers of the samples.
     const workload::Scenario& scenario() const { return scenario_; }
     /// What the sections need of this machine's memory. All windows are chosen.
     const workload::MemoryPlan& memory() const { return memory_; }

@@ -1,4 +1,4 @@
-// Memory for the micro-batches of a section in flight: the activations that a forward keeps for its backward,
+// Memory for the micro-batches of a stage in flight: the activations that a forward keeps for its backward,
 // or the output of a forward-only section, which its consumers still read.
 #pragma once
 
@@ -21,10 +21,10 @@ struct InFlight {
     std::unique_ptr<model::Saved> saved;
 };
 
-/// Owns the memory of a section's whole window, allocated at once.
+/// Owns the memory of a stage's whole window, allocated at once.
 class ActivationSlots {
 public:
-    /// `section`: its name, for messages.
+    /// `section`: the name of the stage, for messages.
     ActivationSlots(backend::Backend& backend, std::string section, int count, std::size_t bytes);
 
     bool any_free() const { return !free_.empty(); }

@@ -170,7 +170,8 @@ TaskMarks LocalStage::forward(int micro_batch, std::span<const std::int64_t> lan
     const backend::Mark start = backend_.clock().mark();  // what came before is waiting, not computing
 
     InFlight entry = slots_.take();
-    // The leader of a lane answers for the arrival of all samples, also those of other parts: see Channel.
+    // The leader of a lane answers for the arrival of all samples, also those of other parts: see
+    // channel::FlagPair.
     entry.samples.assign(lane_samples.begin(), lane_samples.end());
     Tensor output = no_rows();
     if (!samples.empty() || settings_.shares_experts) {

@@ -82,7 +82,8 @@ public:
     backend::Clock& clock() { return backend_.clock(); }
     Optimizer* optimizer() { return optimizer_.get(); }
     backend::Arena& scratch() { return scratch_; }
-    /// See ParameterSync, whose functions these are. For a frozen section they do nothing and return 0.
+    /// See ParameterSync; reduce() is finish_sums(), and take_syncs() is take_spans(). For a frozen section
+    /// they do nothing and return 0.
     void set_between_steps(ParameterSync::BetweenSteps which);
     void gradients_final();
     double reduce();

@@ -58,8 +58,8 @@ public:
     ParameterSync(const ParameterSync&) = delete;
     ParameterSync& operator=(const ParameterSync&) = delete;
 
-    /// How long sums begin when the tasks of a step have ended, and weights are gathered before those of the
-    /// next one. To be called on all ranks.
+    /// In which steps sums begin when all tasks have ended, and weights are gathered before the tasks of the
+    /// next step: in none, in the first one, in all. To be called on all ranks.
     enum class BetweenSteps { never, first, always };
     void set_between_steps(BetweenSteps which) { between_steps_ = which; }
     /// The backward pass that follows is the last one of this step on this rank: the gradients of a group are

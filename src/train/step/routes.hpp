@@ -17,7 +17,7 @@ namespace maestro::train {
 /// How the ranks of a lane at one end of the edge hold the edge's rows of a micro-batch.
 using RowLayout = std::function<workload::RowPlacements(const schedule::MicroBatch& micro_batch)>;
 
-/// The replicas of a rank at the two ends of an edge; empty where it holds nothing of that section.
+/// The replica groups of a rank at the two ends of an edge; empty where it holds nothing of that section.
 struct EndReplicas {
     std::optional<int> producer, consumer;
 };

@@ -1,4 +1,4 @@
-// The time that a rank spends in each section, for the table at the end of log.txt.
+// The time that a rank spends in each stage, for the table at the end of log.txt.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace maestro::train {
 
-/// Seconds of one rank in one section.
+/// Seconds of one rank in one stage.
 struct SectionTimes {
     double compute = 0;  ///< forward and backward tasks
     double waiting = 0;  ///< for inputs, credits and gradients of tasks, and for the weights that they need
@@ -20,8 +20,8 @@ struct SectionTimes {
     double reducing = 0;
 };
 
-/// Collective. Returns on every rank a table with min, mean and max over the ranks of each section, and the
-/// share of `wall_s`. `mine[s]` counts where `member[s]`.
+/// Collective. Returns on every rank a table with min, mean and max over the ranks of each of `sections`,
+/// stages or sections, and the share of `wall_s`. `mine[s]` counts where `member[s]`.
 std::string timing_table(const comm::Communicator& world, std::span<const std::string> sections,
                          std::span<const SectionTimes> mine, const std::vector<bool>& member, double wall_s);
 

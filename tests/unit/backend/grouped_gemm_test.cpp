@@ -1,4 +1,4 @@
-// The pieces into which the CPU divides the GEMMs of groups.
+// The tiles into which the CPU divides the GEMMs of groups.
 #include "backend/cpu/grouped_gemm.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Grouped {
     Backend::GroupedGemm gemm{};
 };
 
-TEST(GroupedGemm, PiecesCoverTheResultOnce) {
+TEST(GroupedGemm, TilesCoverTheResultOnce) {
     for (const Form form : {Form::output, Form::input_gradient, Form::weight_gradient})
         for (const std::vector<std::int64_t>& rows :
              {std::vector<std::int64_t>{3000}, {0, 700, 0, 1, 65}, {128, 129, 127}, {0, 0}}) {
@@ -43,11 +43,11 @@ TEST(GroupedGemm, PiecesCoverTheResultOnce) {
             const Backend::GroupedGemm& g = grouped.gemm;
             std::map<std::int64_t, int> covered;  // by the number of the element
             std::int64_t work = 0;
-            for (const Backend::Gemm& piece : pieces_of(g)) {
-                const std::int64_t first = static_cast<const float*>(piece.y) - static_cast<float*>(g.y);
-                for (std::int64_t r = 0; r < piece.m; ++r)
-                    for (std::int64_t c = 0; c < piece.n; ++c) ++covered[first + r * piece.ldy + c];
-                work += work_of(piece);
+            for (const Backend::Gemm& tile : tiles_of(g)) {
+                const std::int64_t first = static_cast<const float*>(tile.y) - static_cast<float*>(g.y);
+                for (std::int64_t r = 0; r < tile.m; ++r)
+                    for (std::int64_t c = 0; c < tile.n; ++c) ++covered[first + r * tile.ldy + c];
+                work += work_of(tile);
             }
             EXPECT_EQ(work, g.begin.back() * kInputs * kOutputs);
             std::int64_t elements = 0;
@@ -58,26 +58,26 @@ TEST(GroupedGemm, PiecesCoverTheResultOnce) {
         }
 }
 
-TEST(GroupedGemm, PiecesAreBalancedThoughOneGroupHasAllRows) {
+TEST(GroupedGemm, TilesAreBalancedThoughOneGroupHasAllRows) {
     for (const Form form : {Form::output, Form::input_gradient, Form::weight_gradient})
         for (const std::vector<std::int64_t>& rows : {std::vector<std::int64_t>{0, 4096, 0},
                                                       {1000, 4, 4, 4, 4},
                                                       std::vector<std::int64_t>(64, 256)}) {
             const Grouped grouped(form, rows);
-            const auto pieces = pieces_of(grouped.gemm);
+            const auto tiles = tiles_of(grouped.gemm);
             const std::int64_t all = grouped.gemm.begin.back() * kInputs * kOutputs;
-            // Sides have a least length, which limits the number of pieces of a weight gradient.
-            EXPECT_LE(work_of(pieces.front()) * 15, all);
-            for (std::size_t i = 1; i < pieces.size(); ++i)
-                EXPECT_LE(work_of(pieces[i]), work_of(pieces[i - 1]));
+            // Sides have a least length, which limits the number of tiles of a weight gradient.
+            EXPECT_LE(work_of(tiles.front()) * 15, all);
+            for (std::size_t i = 1; i < tiles.size(); ++i)
+                EXPECT_LE(work_of(tiles[i]), work_of(tiles[i - 1]));
         }
 }
 
-TEST(GroupedGemm, GroupsOfSimilarSizeAreWholePieces) {
+TEST(GroupedGemm, GroupsOfSimilarSizeAreWholeTiles) {
     std::vector<std::int64_t> rows;
     for (std::int64_t i = 0; i < 64; ++i) rows.push_back(240 + i);
     for (const Form form : {Form::output, Form::input_gradient, Form::weight_gradient})
-        EXPECT_EQ(pieces_of(Grouped(form, rows).gemm).size(), 64u);
+        EXPECT_EQ(tiles_of(Grouped(form, rows).gemm).size(), 64u);
 }
 
 }  // namespace
