@@ -61,7 +61,7 @@ std::vector<DeclaredParameter> parameters_of(const model::ModelSpec& spec, const
     if (!model::Units(spec).encodes()) role.loss_terms = {model::LossTerm{}};
     role.output_width = model::row_width({EdgeTensor::embeddings, spec}, spec.output_width);
     role.lora = lora;
-    role.compute = DType::bf16;
+    role.compute = DType::bf16;  // which shows what the model keeps precise
     const auto module = model::make_module(*meta, spec, role);
     std::vector<DeclaredParameter> all;
     for (const parallel::Parameter& p : module->parameters().parameters())
