@@ -6,9 +6,11 @@ namespace maestro::families {
 
 namespace {
 
-void read_rope(const ConfigObject& config, ModelKeys& keys) {
+void read_rope(const ConfigObject& config, double theta, ModelKeys& keys) {
     const ConfigObject rope = rope_of(config);
-    keys["rope_theta"] = text_of(rope.number("rope_theta", config.number("rope_theta", 10000)));
+    if (theta == 0 && !rope.find("rope_theta") && !config.find("rope_theta"))
+        config.refuse("rope_theta", "is missing");
+    keys["rope_theta"] = text_of(rope.number("rope_theta", config.number("rope_theta", theta)));
     const std::string type = rope.text("rope_type", rope.text("type", "default"));
     if (type == "default") return;
     if (type != "llama3")
@@ -26,6 +28,11 @@ void read_rope(const ConfigObject& config, ModelKeys& keys) {
 void read_window(const ConfigObject& config, std::int64_t otherwise, ModelKeys& keys) {
     if (otherwise == 0 || (config.has("sliding_window") && !config.find("sliding_window"))) return;
     keys["attention_window"] = std::to_string(config.count("sliding_window", otherwise));
+}
+
+std::int64_t kv_heads_of(const ConfigObject& config, std::int64_t heads, std::int64_t otherwise) {
+    const bool null = config.has("num_key_value_heads") && !config.find("num_key_value_heads");
+    return config.count("num_key_value_heads", null || otherwise == 0 ? heads : otherwise);
 }
 
 }  // namespace
@@ -57,13 +64,13 @@ void read_decoder(const ConfigObject& config, const DecoderDefaults& defaults, M
     keys["width"] = std::to_string(width);
     keys["heads"] = std::to_string(heads);
     keys["layers"] = std::to_string(config.count("num_hidden_layers"));
-    keys["kv_heads"] = std::to_string(config.count("num_key_value_heads", heads));
+    keys["kv_heads"] = std::to_string(kv_heads_of(config, heads, defaults.kv_heads));
     keys["head_dim"] =
         std::to_string(config.count("head_dim", defaults.head_dim > 0 ? defaults.head_dim : width / heads));
     keys["mlp"] = std::to_string(config.count("intermediate_size"));
     keys["vocabulary"] = std::to_string(config.count("vocab_size"));
     keys["norm_eps"] = text_of(config.number("rms_norm_eps", 1e-6));
-    read_rope(config, keys);
+    read_rope(config, defaults.rope_theta, keys);
     read_window(config, defaults.window, keys);
 }
 

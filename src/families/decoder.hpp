@@ -31,8 +31,10 @@ inline constexpr std::array<TensorGroup, 2> kDecoderTensors = {
 
 /// What transformers assumes where config.json does not say it; it differs by family.
 struct DecoderDefaults {
+    std::int64_t kv_heads = 0;  ///< 0: as many as heads, as null in the file
     std::int64_t head_dim = 0;  ///< 0: width / heads
-    /// `sliding_window`; 0: the family has none. Null in the file means none, too.
+    double rope_theta = 10000;  ///< 0: the file has to say it, because versions of transformers differ
+    /// `sliding_window`; 0: the family has none, and the key is ignored. Null in the file means none, too.
     std::int64_t window = 0;
 };
 /// Adds the keys of a decoder that `config`, its part of the file, determines, all but tie_embeddings.

@@ -21,8 +21,8 @@ constexpr std::array<FolderModel, 2> kMaestroModels = {
 /// This program's models, by default in the form of Qwen3.
 constexpr Family kMaestro{.name = "maestro", .models = kMaestroModels};
 
-constexpr std::array<const Family*, 8> kFamilies = {&kMaestro, &kLlama,    &kMistral, &kQwen2,
-                                                    &kQwen3,   &kQwen3Moe, &kQwen3Vl, &kQwen3VlMoe};
+constexpr std::array kFamilies = {&kMaestro, &kLlama,    &kMistral, &kQwen2,
+                                  &kQwen3,   &kQwen3Moe, &kQwen3Vl, &kQwen3VlMoe};
 
 }  // namespace
 

@@ -6,7 +6,7 @@ namespace maestro::families {
 namespace {
 
 void read_mistral(const ConfigObject& config, ModelKeys& keys) {
-    read_decoder(config, {.window = 4096}, keys);
+    read_decoder(config, {.kv_heads = 8, .window = 4096}, keys);
     read_tied(config, keys);
 }
 

@@ -6,7 +6,7 @@ namespace maestro::families {
 namespace {
 
 void read_qwen2(const ConfigObject& config, ModelKeys& keys) {
-    read_decoder(config, {}, keys);
+    read_decoder(config, {.kv_heads = 32}, keys);
     read_tied(config, keys);
 }
 

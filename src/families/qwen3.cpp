@@ -6,7 +6,7 @@ namespace maestro::families {
 namespace {
 
 void read_qwen3(const ConfigObject& config, ModelKeys& keys) {
-    read_decoder(config, {.head_dim = 128}, keys);
+    read_decoder(config, {.kv_heads = 32, .head_dim = 128}, keys);
     read_tied(config, keys);
 }
 

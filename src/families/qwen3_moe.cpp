@@ -10,7 +10,7 @@ constexpr std::array<TensorGroup, 3> kQwen3MoeTensors = {{{"layers.", "layers.",
                                                           {"", "", false, kDecoderEnds}}};
 
 void read_qwen3_moe(const ConfigObject& config, ModelKeys& keys) {
-    read_decoder(config, {}, keys);
+    read_decoder(config, {.kv_heads = 4}, keys);
     read_tied(config, keys);
     read_experts(config, keys);
 }

@@ -8,7 +8,7 @@ namespace {
 void read_qwen3_vl(const ConfigObject& root, ModelKeys& keys) {
     const ConfigObject text = root.object("text_config");
     read_beside_tower(root, text, keys);
-    read_decoder(text, {.head_dim = 128}, keys);
+    read_decoder(text, {.kv_heads = 32, .head_dim = 128, .rope_theta = 0}, keys);
     read_tied(root, keys);
 }
 

@@ -20,7 +20,7 @@ constexpr std::array<TensorGroup, 3> kQwen3VlMoeTensors = {{{"layers.", "layers.
 void read_qwen3_vl_moe(const ConfigObject& root, ModelKeys& keys) {
     const ConfigObject text = root.object("text_config");
     read_beside_tower(root, text, keys);
-    read_decoder(text, {}, keys);
+    read_decoder(text, {.kv_heads = 16, .rope_theta = 0}, keys);
     read_tied(root, keys);
     read_experts(text, keys);
     keys["router_normalize"] = "true";  // whatever `norm_topk_prob` says, as in transformers

@@ -190,10 +190,10 @@ private:
     std::optional<Norm> norm_;
     const parallel::Parameter* head_ = nullptr;
     int head_layer_ = 0;  ///< their layer in the parameter store
-    /// f64[kSums], of all micro-batches since collect(): the loss; where it has several terms, the part of
-    /// each, by LossTerm::Kind; and what balances experts, which is not part of the loss.
+    /// f64[kSums], of all micro-batches since collect(): the loss; where it has two terms, the parts of the
+    /// cross entropy and of the divergence; and what balances experts, which is not part of the loss.
     backend::Buffer sums_;
-    static constexpr std::int64_t kBalanceSum = 1 + std::ssize(kLossNames), kSums = kBalanceSum + 1;
+    static constexpr std::int64_t kBalanceSum = 3, kSums = kBalanceSum + 1;
     Tensor sums(std::int64_t begin, std::int64_t end) const {
         return Tensor(sums_.data(), DType::f64, {kSums}).slice(begin, end);
     }

@@ -203,9 +203,8 @@ void Language::collect(Result& result) {
     if (mesh_.tp_rank() == 0) {
         result.loss += found[0];
         for (const LossTerm& term : role_.loss_terms) {
-            const auto kind = static_cast<std::size_t>(term.kind);
-            const std::size_t at = role_.loss_terms.size() > 1 ? 1 + kind : 0;
-            loss_sums_.push_back({kLossNames[kind], found[at] / term.weight});
+            const std::size_t at = role_.loss_terms.size() == 1 ? 0 : term.has_teacher() ? 2 : 1;
+            loss_sums_.push_back({kLossNames[static_cast<std::size_t>(term.kind)], found[at] / term.weight});
         }
     }
     // Each rank has the part of the rows that it holds.

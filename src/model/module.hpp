@@ -119,8 +119,8 @@ struct LossTerm {
     bool has_teacher() const { return edge >= 0; }
     bool operator==(const LossTerm&) const = default;
 };
-/// Their names in metrics.h5, by LossTerm::Kind.
-inline constexpr std::array<const char*, 2> kLossNames = {"cross_entropy", "forward_kl"};
+/// Their names in metrics.h5, by LossTerm::Kind, of at most 16 bytes.
+inline constexpr std::array kLossNames = {"cross_entropy", "forward_kl"};
 
 /// This rank's part of what a term of the loss adds up to. The sum over all ranks is that of the section.
 struct LossSum {

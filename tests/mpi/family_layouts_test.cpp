@@ -475,6 +475,10 @@ void run(const comm::Communicator& world, Family& family, const Layout& layout, 
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const comm::Communicator& world) {
+        for (const std::string& name : testing_support::folder_families())
+            MAESTRO_CHECK(std::any_of(std::begin(kFamilies), std::end(kFamilies),
+                                      [&](const FamilyCase& each) { return name == each.name; }),
+                          "{} has no bounds in kFamilies", name);
         int compared = 0;
         for (int ranks = 1; ranks <= world.size(); ranks *= 2) {
             const int parts = world.size() / ranks, part = world.rank() / ranks;

@@ -6,7 +6,9 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,13 +101,23 @@ private:
 /// The token of the reference's samples that stands for a picture (image_token_id).
 inline constexpr int kFamilyMarker = 45;
 
+/// Throws Error(broken_invariant) if there is no such file.
+inline std::string text_of_file(const std::string& path) {
+    const std::optional<std::string> text = read_text_file(path);
+    MAESTRO_CHECK(text, "{} is missing; the scripts of tests/golden/families make it", path);
+    return *text;
+}
+inline nlohmann::json config_of_folder(const std::string& family, const std::string& file = "config.json") {
+    return nlohmann::json::parse(text_of_file(folder_of(family) + "/" + file));
+}
+
 /// A deck whose sections start from the folder: the language model, and the vision model where the folder has
 /// one. `more`: further lines of each section.
 inline workload::Scenario scenario_of_folder(const std::string& family,
                                              const std::string& config = "config.json",
                                              const std::string& more = "") {
     const std::string path = folder_of(family) + "/" + config;
-    const std::string text = *read_text_file(path);
+    const std::string text = text_of_file(path);
     std::vector<std::string> kinds{"language"};
     if (families::read_config(text, path, "vision").at("kind") == "vision") kinds.emplace_back("vision");
     std::string deck =

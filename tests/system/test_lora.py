@@ -1,25 +1,30 @@
 """LoRA on models of tests/golden/families in any layout, against PEFT (make_lora.py); exports, and what is refused."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 from conftest import ONE_RANK, VLM, mpirun, relative
-from test_folders import DECK, EXPERT_LAYOUTS, FAMILIES, LAYOUTS, Safetensors, export, family, space, train  # noqa: F401  (family and space are fixtures)
+from test_folders import DECK, FAMILIES, Safetensors, export, family, layouts_of, space, train  # noqa: F401  (family and space are fixtures)
 from test_storage import shim  # noqa: F401 (a fixture)
 
-LORA = {"llama": "rank = 4\nalpha = 6\n", "mistral": "rank = 2\nalpha = 5\n", "qwen2": "rank = 3\nalpha = 6\n", "qwen3": 'rank = 3\nalpha = 4\ntargets = ["q_proj", "v_proj", "up_proj", "down_proj"]\n',
-        "qwen3_moe": "rank = 2\nalpha = 4\n"}  # fmt: skip
 PEFT = "section.text.lora.weights=adapter"
 SIZES = dict(kind="language", family="qwen3", layers=2, width=24, heads=4, kv_heads=2, head_dim=16, mlp=40, vocabulary=48, rope_theta=5000)
 MODEL = [f"model.text.{key}={value}" for key, value in SIZES.items()]  # of qwen3, for sections that start from a checkpoint
+
+
+def lora(family):
+    """The configuration that PEFT has written beside the reference's adapter."""
+    return json.loads((FAMILIES / f"{family}_lora/adapter_config.json").read_text())
 
 
 @pytest.fixture
 def adapted(space, family):  # noqa: F811
     """The working directory with the deck of a section with LoRA as deck.toml, that without as plain.toml, and the reference's adapter."""
     (space.path / "plain.toml").write_text(DECK)
-    (space.path / "deck.toml").write_text(DECK + "[section.lora]\n" + LORA[family])
+    (space.path / "deck.toml").write_text(
+        DECK + "[section.lora]\nrank = {r}\nalpha = {lora_alpha}\ntargets = {target_modules}\n".format(**lora(family)))
     shutil.copytree(FAMILIES / f"{family}_lora", space.path / "adapter")
     return space
 
@@ -39,7 +44,7 @@ def test_losses_do_not_depend_on_the_layout(adapted, family):  # noqa: F811
     expected = Safetensors(FAMILIES / family / "reference.safetensors")["loss"]
     assert relative(adapted.losses("one")[:1], [expected]) <= 1e-6
     assert relative(adapted.losses("one")[3:], [expected]) > 1e-2, "trains too little for a difference to show"
-    for name, (ranks, layout) in (EXPERT_LAYOUTS if family == "qwen3_moe" else LAYOUTS).items():
+    for name, (ranks, layout) in layouts_of(family).items():
         train(adapted, ranks, name, layout, [*values, "run.tp_overlap=always"])
         assert relative(adapted.losses(name), adapted.losses("one")) <= 1e-5, name
     for recompute in ("cheap", "layer"):
@@ -69,8 +74,7 @@ def test_exports_have_the_losses_of_the_run(adapted, family, shim):  # noqa: F81
     # What has no adapter is as it was, and the same adapters are merged to the same bytes by any number of ranks.
     source, merged = (Safetensors(adapted.path / folder / "model.safetensors") for folder in ("model", "merged"))
     unchanged = {name for name in merged.header if name != "__metadata__" and np.array_equal(merged[name], source[name])}
-    targets = {"qwen2": [".bias"], "qwen3": ["k_proj", "o_proj", "gate_proj"], "qwen3_moe": [".mlp."]}.get(family, [])
-    expected = {name for name in merged.header if "norm" in name or "embed" in name or "lm_head" in name or any(t in name for t in targets)}
+    expected = {name for name in merged.header if name.split(".")[-2:] not in [[target, "weight"] for target in lora(family)["target_modules"]]} - {"__metadata__"}
     assert unchanged == expected
     export(adapted, 1, "runs/short", "--to", "again")
     assert (adapted.path / "again/model.safetensors").read_bytes() == (adapted.path / "merged/model.safetensors").read_bytes()

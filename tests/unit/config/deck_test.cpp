@@ -70,6 +70,14 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("steps = 440", "steps = 0")), HasSubstr("deck.toml:20:9: "));
 }
 
+/// A window of attention that is at least as long as a sequence is full attention.
+TEST(Deck, RefusesSequencesThatAreLongerThanTheWindow) {
+    const auto refused = [](const char* window) { return refusal(input("teacher.toml"), {window}); };
+    EXPECT_THAT(refused("model.text-teacher.attention_window=511"),
+                HasSubstr("512 is longer than the window of attention of model text-teacher"));
+    EXPECT_NO_THROW(parse(input("teacher.toml"), {"model.text-teacher.attention_window=512"}));
+}
+
 TEST(Deck, AFolderThatIsMissingIsNamed) {
     std::string text =
         edited("layers = 4\nwidth = 128\nheads = 4\nkv_heads = 2\nhead_dim = 32\nmlp = 128\n", "");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -56,6 +57,49 @@ class Folder : public testing::TestWithParam<std::string> {};
 
 TEST_P(Folder, HasTheSameModelInBothFormsOfItsConfiguration) {
     EXPECT_EQ(specs_of_folder(GetParam()), specs_of_folder(GetParam(), "config_4.57.json"));
+}
+
+struct MissingKey {
+    const char *family, *key, *name, *value;  ///< name and value: of the deck's key
+};
+
+/// What transformers 5.24 assumes (print its LlamaConfig() and so on).
+TEST(FamilyConfig, AMissingKeyMeansWhatTransformersAssumes) {
+    const auto keys_without = [](const char* family, const char* key, bool null = false) {
+        nlohmann::json config = testing_support::config_of_folder(family);
+        nlohmann::json& text = config.contains("text_config") ? config["text_config"] : config;
+        if (std::string_view(key) == "rope_theta")
+            for (const char* table : {"rope_parameters", "rope_scaling"})
+                if (text.contains(table) && text[table].is_object()) text[table].erase(key);
+        if (null)
+            text[key] = nullptr;
+        else
+            text.erase(key);
+        return families::read_config(config.dump(), "config.json", "language");
+    };
+    for (const auto& [family, key, name, value] : {
+             MissingKey{"llama", "num_key_value_heads", "kv_heads", "4"},
+             {"mistral", "num_key_value_heads", "kv_heads", "8"},
+             {"qwen2", "num_key_value_heads", "kv_heads", "32"},
+             {"qwen3", "num_key_value_heads", "kv_heads", "32"},
+             {"qwen3_moe", "num_key_value_heads", "kv_heads", "4"},
+             {"qwen3_vl", "num_key_value_heads", "kv_heads", "32"},
+             {"qwen3_vl_moe", "num_key_value_heads", "kv_heads", "16"},
+             {"llama", "rms_norm_eps", "norm_eps", "1e-06"},
+             {"llama", "rope_theta", "rope_theta", "10000"},
+             {"mistral", "rope_theta", "rope_theta", "10000"},
+             {"qwen3", "rope_theta", "rope_theta", "10000"},
+             {"qwen3", "head_dim", "head_dim", "128"},
+             {"qwen3_vl", "head_dim", "head_dim", "128"},
+             {"mistral", "sliding_window", "attention_window", "4096"},
+         })
+        EXPECT_EQ(keys_without(family, key).at(name), value) << family << " " << key;
+    EXPECT_EQ(keys_without("mistral", "num_key_value_heads", true).at("kv_heads"), "4");
+    EXPECT_FALSE(keys_without("mistral", "sliding_window", true).contains("attention_window"));
+    EXPECT_EQ(keys_without("mistral", "rms_norm_eps").at("attention_window"), "64");
+    for (const char* family : {"qwen3_vl", "qwen3_vl_moe"})
+        EXPECT_THAT([&] { keys_without(family, "rope_theta"); },
+                    testing::ThrowsMessage<Error>(testing::HasSubstr("rope_theta: is missing")));
 }
 
 /// Compares the rows of the vision model, and those of its inner layers behind them, with transformers'.

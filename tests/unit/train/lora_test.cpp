@@ -22,8 +22,7 @@ using testing_support::folder_of;
 
 /// The adapter of the reference, as lines of [section.lora].
 std::string lora_of(const std::string& family) {
-    const auto config =
-        nlohmann::json::parse(*read_text_file(folder_of(family + "_lora") + "/adapter_config.json"));
+    const auto config = testing_support::config_of_folder(family + "_lora", "adapter_config.json");
     std::string lines =
         fmt::format("rank = {}\nalpha = {}\n", config.at("r").get<int>(), config.at("lora_alpha").get<int>());
     // Beside a tower, all layers of both models have adapters.
