@@ -180,7 +180,7 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
         const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::encoder : Kind::language;
         if (up.kind != Kind::any && (up.kind != source || down.kind != Kind::language))
             refusals.push_back({edge_key(e, "tensor"),
-                                "embeddings go from a vision section, hidden states from a language section, "
+                                "embeddings go from an encoder, hidden states from a language section, "
                                 "both into a language section"});
         if (up.layout.dp < 1 || down.layout.dp < 1) continue;
         const int producers = up.replica_groups(), consumers = down.replica_groups();

@@ -56,8 +56,10 @@ std::span<const ModelKind* const> kinds() {
 }
 
 const ModelKind& kind_of(ModelSpec::Kind kind) {
-    return **std::find_if(kinds().begin(), kinds().end(),
-                          [&](const ModelKind* each) { return each->kind == kind; });
+    const auto found = std::find_if(kinds().begin(), kinds().end(),
+                                    [&](const ModelKind* each) { return each->kind == kind; });
+    MAESTRO_CHECK(found != kinds().end(), "kind {} of model is not in kinds()", static_cast<int>(kind));
+    return **found;
 }
 
 const ModelKind* find_kind(std::string_view word) {

@@ -29,6 +29,12 @@ std::int64_t Units::bytes(const Item& item) const {
     return reads(item.kind) ? std::int64_t{item.height} * item.width * encoder_->channels : 0;
 }
 
+Item Units::largest_like(const Item& item) const {
+    if (!reads(item.kind)) return item;
+    const RowGrid rows = grid(item);
+    return {rows.height * encoder_->side, rows.width * encoder_->side, item.kind};
+}
+
 Item Units::probe(int side) const {
     return {side * encoder_->side, side * encoder_->side, encoder_->reads};
 }

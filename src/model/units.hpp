@@ -56,6 +56,8 @@ public:
     std::int64_t rows(const Item& item) const { return unit() * outputs(item); }
     /// The bytes of the item as it is stored.
     std::int64_t bytes(const Item& item) const;
+    /// Returns the item with the most bytes of those with the same rows.
+    Item largest_like(const Item& item) const;
     /// Returns an item with side x side output rows, for measurements.
     Item probe(int side) const;
 

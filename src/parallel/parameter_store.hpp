@@ -100,6 +100,11 @@ public:
     std::size_t sync_scratch() const { return copies_scratch() + reduce_scratch(); }
     void zero_gradients();
 
+    /// The trainable groups whose first parameter is of this layer.
+    const std::vector<const ParameterGroup*>& groups_from(int layer) const {
+        return first_of_[static_cast<std::size_t>(layer)];
+    }
+
     /// Null: none. It outlives the passes.
     void set_observer(PassObserver* observer) { observer_ = observer; }
     const PassObserver* observer() const { return observer_; }

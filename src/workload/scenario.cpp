@@ -61,6 +61,13 @@ void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vect
     }
 }
 
+/// Null where the family has no model of this kind.
+const families::FolderModel* folder_model_of(const config::Model& m) {
+    const model::ModelKind* const kind = model::find_kind(m.kind);
+    const families::Family* const family = families::find_family(m.family);
+    return kind && family ? family->find(kind->kind) : nullptr;
+}
+
 Scenario describe(const config::Deck& deck, config::Times times, std::vector<graph::Refusal>& refusals,
                   bool sound) {
     Scenario scenario;
@@ -76,7 +83,9 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
     std::vector<graph::Section> sections;
     for (const config::Section& s : deck.sections) {
         const auto model = deck.models.find(s.model);
-        scenario.models.push_back(model == deck.models.end() ? model::ModelSpec{} : spec_of(model->second));
+        scenario.models.push_back(model != deck.models.end() && folder_model_of(model->second)
+                                      ? spec_of(model->second)
+                                      : model::ModelSpec{});
         scenario.distillation.push_back(s.distill);
         scenario.tuning.push_back(tuning_of(deck, s));
         graph::Kind kind = graph::Kind::any;
@@ -113,11 +122,9 @@ model::AttentionForm attention_of(const config::Model& m) {
 }  // namespace
 
 model::ModelSpec spec_of(const config::Model& m) {
-    const model::ModelKind* const kind = model::find_kind(m.kind);
-    const families::Family* const family = families::find_family(m.family);
-    const families::FolderModel* const of_family = kind && family ? family->find(kind->kind) : nullptr;
+    const families::FolderModel* const of_family = folder_model_of(m);
     MAESTRO_CHECK(of_family, "a {} model of family {}", m.kind, m.family);
-    return {.kind = kind->kind,
+    return {.kind = of_family->kind,
             .name = m.name,
             .family = m.family,
             .form = of_family->layer,

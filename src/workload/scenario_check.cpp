@@ -71,7 +71,7 @@ bool check_tp(const graph::Section& section, const model::ModelSpec& m,
     if (dense) sizes.emplace_back("mlp", m.mlp);
     for (const auto& of_kind : model::kind_of(m).split_sizes(m)) sizes.push_back(of_kind);
     for (const auto& [what, size] : sizes)
-        if (tp > size)
+        if (size > 0 && tp > size)  // 0: missing, which is refused by itself
             refusals.push_back(
                 {key, fmt::format("{} ranks are more than model.{}.{}, which they split; allowed: at most {}",
                                   tp, m.name, what, size)});
@@ -213,7 +213,7 @@ void check_teaching(const Scenario& scenario, const graph::Edge& e, std::vector<
         refusals.push_back(
             {fmt::format("edge.{}-{}.from", e.from_name, e.to_name),
              "teacher and student see pictures differently, so their rows do not match; give both "
-             "a vision section of the same patch and merge, or neither"});
+             "an encoder of the same patch and merge, or neither"});
 }
 
 /// An encoder fits the section that it feeds.

@@ -19,7 +19,7 @@ constexpr std::int64_t kSize = 100;
 
 class Rig {
 public:
-    explicit Rig(const comm::Communicator& world)
+    explicit Rig(const comm::Communicator& world, train::EmulatedSync emulated = {})
         : world_(world), mesh_(test::mesh_of(world, test::Grid{.data = world.size()})) {
         for (int layer = 0; layer < 3; ++layer) {
             if (layer > 0) store.begin_layer();
@@ -29,7 +29,8 @@ public:
         store.allocate(1, 1);
         MAESTRO_CHECK(store.groups().size() == 3, "{} groups", store.groups().size());
         optimizer = std::make_unique<train::Optimizer>(*backend_, store);
-        sync = std::make_unique<train::ParameterSync>(store, *optimizer, world.waiter(), "language");
+        sync = std::make_unique<train::ParameterSync>(store, *optimizer, world.waiter(), "language",
+                                                      std::move(emulated));
     }
     void add(int layer, double value) {
         for (std::int64_t i = 0; i < kSize; ++i)
@@ -168,6 +169,18 @@ void a_late_rank_is_named(const comm::Communicator& world, Rig& rig) {
     rig.sync->await_weights();
 }
 
+/// A module that forgets to ask for a layer's weights would compute with old ones.
+void weights_that_nobody_asks_for_are_found(const comm::Communicator& world) {
+    Rig rig(world, {.groups = {{}, {.gather_s = 1.5}, {}}, .network_free_s = std::make_shared<double>(0)});
+    rig.sync->finish_sums();
+    rig.sync->update({.learning_rate = 0}, 1, 1);
+    rig.sync->begin_forward();
+    test::expect_error(ExitCode::broken_invariant, "did not ask for the weights of layer1",
+                       [&] { rig.sync->end_forward(); });
+    for (const int layer : {1, 2}) rig.store.layer_needed(layer);
+    rig.sync->end_forward();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -175,6 +188,7 @@ int main(int argc, char** argv) {
         check_totals();
         Rig rig(world);
         for (std::int64_t number = 1; number <= 3; ++number) step(world, rig, number);
+        weights_that_nobody_asks_for_are_found(world);
         if (world.size() > 1) a_late_rank_is_named(world, rig);
     });
 }

@@ -177,6 +177,7 @@ TaskMarks LocalStage::forward(int micro_batch, std::span<const std::int64_t> lan
     if (!samples.empty() || settings_.shares_experts) {
         backend::ArenaScope scope(scratch_);
         entry.saved = module_->forward(batch, inputs, slots_.memory(entry), scratch_, output, result);
+        if (sync_) sync_->end_forward();
     }
     const backend::Mark computed = backend_.clock().mark();
     {

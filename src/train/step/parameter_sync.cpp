@@ -178,7 +178,8 @@ void ParameterSync::await(const Group& group) {
 }
 
 void ParameterSync::weights_needed(const parallel::ParameterGroup& needed) {
-    const Group& group = group_of(needed);
+    Group& group = group_of(needed);
+    group.usable = true;
     if (group.has_weights) return;
     backend::Clock& clock = store_.backend().clock();
     const backend::Mark begin = clock.mark();
@@ -188,6 +189,14 @@ void ParameterSync::weights_needed(const parallel::ParameterGroup& needed) {
 
 void ParameterSync::begin_forward() {
     await(groups_.front());
+    for (const parallel::ParameterGroup* const group : store_.groups_from(0)) await(group_of(*group));
+    for (Group& group : groups_) group.usable = group.has_weights;
+}
+
+void ParameterSync::end_forward() const {
+    for (const Group& group : groups_)
+        MAESTRO_CHECK(group.usable, "section {}: a forward pass did not ask for the weights of {}", label_,
+                      group.group->parameters().front()->name);
 }
 
 bool ParameterSync::awaits_weights() const {

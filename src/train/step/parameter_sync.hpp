@@ -74,9 +74,12 @@ public:
     /// Updates all groups with the gradients times `gradient_scale`, sets the gradients to zero, and begins
     /// to gather the weights. Forward passes wait for the groups that they need.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
-    /// A forward pass begins now: waits until this rank has the weights of the first group. The pass itself
+    /// A forward pass begins now: waits until this rank has the weights of the first layer. The pass itself
     /// waits for those of the others.
     void begin_forward();
+    /// Throws Error(broken_invariant) if the pass may have computed with old weights: a group was still being
+    /// gathered when it began, and its module never asked for it (ParameterStore::layer_needed()).
+    void end_forward() const;
     /// Waits until this rank has all weights of the stage.
     void await_weights();
 
@@ -102,6 +105,8 @@ private:
         Gradients gradients = Gradients::accumulating;
         /// This rank has the weights of all shards. Not from an update until the end of the gather.
         bool has_weights = true;
+        /// The forward pass began with these weights, or has asked for them.
+        bool usable = true;
     };
     /// An operation of the queue.
     struct Entry {

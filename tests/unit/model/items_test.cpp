@@ -27,6 +27,8 @@ TEST(Units, OfAnEncoderAreThoseOfItsKindOfItem) {
     EXPECT_EQ(kPictures.rows(kLongSound), 0);
     EXPECT_EQ(kPictures.bytes(kPicture), 5 * 8 * 3);
     EXPECT_EQ(kSounds.bytes(kPicture), 0);
+    EXPECT_EQ(kPictures.largest_like(kPicture), (Item{8, 8}));
+    EXPECT_EQ(kPictures.largest_like(kLongSound), kLongSound);
     EXPECT_EQ(kPictures.outputs(kPictures.probe(3)), 9);
     EXPECT_EQ(kSounds.outputs(kSounds.probe(3)), 9);
     const std::vector both{kSounds, kPictures};
