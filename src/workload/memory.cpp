@@ -230,7 +230,11 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         check_rows(scenario, table, stage, worst);
-        memory.footprint = measure_lane(scenario, stage, worst, traits, train, probes);
+        // A micro-batch of as many rows may have more bytes, which a GPU copies into its scratch memory.
+        auto largest = worst;
+        for (model::SampleShape& shape : largest)
+            for (Item& item : shape.items) item = table.units(s).largest_like(item);
+        memory.footprint = measure_lane(scenario, stage, largest, traits, train, probes);
         // Activations kept for backward grow with the rows alone, and no micro-batch has more rows than the
         // longest.
         const model::Footprint of_longest = measure_lane(scenario, stage, longest, traits, train, probes);

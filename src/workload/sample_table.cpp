@@ -115,10 +115,6 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
     });
     for (const std::span<const Item> most : largest_of_kind)
         if (!most.empty() && !worst.empty()) worst.front().items.push_back(most.front());
-    // Samples of as many rows may have more bytes, which a GPU copies.
-    for (auto& shape : worst)
-        for (Item& item : shape.items)
-            for (const Section& section : sections_) item = section.units.largest_like(item);
     // The longest text may be of a sample without items, in which no token is a marker.
     for (auto& shape : worst) shape.tokens += static_cast<std::int64_t>(shape.items.size());
     return worst;

@@ -79,6 +79,8 @@ TEST(Scenario, RefusalsComeWithThoseOfTheDeck) {
     EXPECT_THAT(
         refusal(input("vlm_glyphs.toml"), {"section.vision.model=none"}),
         AllOf(HasSubstr("section.vision.model: there is no [model.none]"), testing::Not(HasSubstr("edge."))));
+    EXPECT_THAT(refusal(input("vlm_glyphs.toml"), {"model.glyph-vision.family=qwen3"}),
+                HasSubstr("'qwen3' has no vision model; allowed: maestro"));
 }
 
 TEST(Scenario, OnlyPartsOfTheModelAreFrozen) {
