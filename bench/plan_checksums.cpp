@@ -66,18 +66,18 @@ struct Family {
 
 /// One to three encoders, perhaps of unlike replicas, before a language section of up to `fanout` times as
 /// many; `levels`: times are whole numbers up to that many, so that many are equal; 0: log-normal.
-Problem encoders(std::uint64_t seed, const std::vector<int>& groups_of, const std::vector<int>& fanouts,
+Problem encoders(std::uint64_t seed, const std::vector<int>& sub_problems_of, const std::vector<int>& fanouts,
                  const std::vector<int>& per_replica, int levels) {
     Dice dice(seed);
-    const int groups = dice.of(groups_of), fanout = dice.of(fanouts), upstream = dice.below(4);
+    const int sub_problems = dice.of(sub_problems_of), fanout = dice.of(fanouts), upstream = dice.below(4);
     const bool shared_lanes = dice.below(8) == 0, batches = dice.below(3) == 0, windows = dice.below(2) == 0;
     const double share = dice.of({10, 33, 33, 60, 100}) / 100.0, sigma = dice.of({2, 6, 6, 10}) / 10.0;
     Problem problem;
-    const int replicas = groups * fanout;
+    const int replicas = sub_problems * fanout;
     for (int e = 0; e <= upstream; ++e) {
         const bool loss = e == upstream;
         StageShape shape{.section = e,
-                         .replicas = loss || shared_lanes ? replicas : groups,
+                         .replicas = loss || shared_lanes ? replicas : sub_problems,
                          .first_lane = shared_lanes ? 0 : problem.lanes,
                          .micro_batch = batches ? 1 + dice.below(4) : 1,
                          .window = !loss && windows ? (1 + dice.below(4)) * fanout : 0,
@@ -170,12 +170,12 @@ int main(int argc, char** argv) {
              return encoders(seed, {1, 2, 4, 8}, {1, 4, 8, 16}, {6, 16}, 3);
          },
          0},
-        {"many groups", 40,
+        {"many sub-problems", 40,
          [](std::uint64_t seed) {
              return encoders(seed, {60, 250}, {1, 4, 8}, {14}, 0);
          },
          0},
-        {"many groups, equal times", 40,
+        {"many sub-problems, equal times", 40,
          [](std::uint64_t seed) {
              return encoders(seed, {60, 250}, {1, 4, 8}, {14}, 2);
          },

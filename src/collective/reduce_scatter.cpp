@@ -16,11 +16,11 @@ namespace {
 // two segments that are under way fill at most kReduceBytes, whatever the number of ranks. Few ranks do not
 // need all of it, since longer messages than kMaxPiece are no faster.
 constexpr std::size_t kReduceBytes = std::size_t{64} << 20;
-constexpr std::int64_t kMaxPiece = 1 << 20;    ///< elements
-constexpr std::int64_t kPieceAlignment = 128;  ///< elements; keeps every segment on an arena's alignment
+constexpr std::int64_t kMaxPiece = 1 << 20;      ///< elements
+constexpr std::int64_t kSegmentAlignment = 128;  ///< elements; keeps every segment on an arena's alignment
 
 std::int64_t aligned_down(std::int64_t elements) {
-    return std::max(elements / kPieceAlignment, std::int64_t{1}) * kPieceAlignment;
+    return std::max(elements / kSegmentAlignment, std::int64_t{1}) * kSegmentAlignment;
 }
 
 /// Elements that a reduce-scatter takes from each rank at a time. The same on every rank.
@@ -71,7 +71,7 @@ std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
     // The smallest segments of a hierarchical group, which has at most five buffers for each rank: with m
     // shards for each of the L ranks of a node, 2 L m and one for each other node, and m is at most 2 n / (L
     // + 1) of the n ranks.
-    const auto least = static_cast<std::size_t>(5 * ranks * kPieceAlignment) * size_of(type);
+    const auto least = static_cast<std::size_t>(5 * ranks * kSegmentAlignment) * size_of(type);
     return std::max(measured.peak(), least);
 }
 

@@ -52,11 +52,11 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     // the optimizer sum the copies.
     const std::int64_t first_kv_row = std::int64_t{mesh.tp_rank()} * form_.kv_heads / mesh.degrees().tp * dim;
     const Range kv_rows{first_kv_row, first_kv_row + kv_heads_ * dim};
-    const auto kv_part = [&](std::int64_t first_row) {
+    const auto kv_rows_at = [&](std::int64_t first_row) {
         return parallel::ParameterRows{shifted(kv_rows, first_row), parallel::Axis::kv};
     };
     const std::vector<parallel::ParameterRows> qkv_rows = {
-        {heads}, kv_part(q_columns), kv_part(q_columns + kv_columns)};
+        {heads}, kv_rows_at(q_columns), kv_rows_at(q_columns + kv_columns)};
     // Whole on every tp rank. Each rank's gradient is partial, of the heads that it has normalized.
     const auto head_norm = [&](const char* name) {
         return &store.declare(prefix + name, {dim}, parallel::Init::ones, role.trained);
@@ -75,8 +75,8 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
         targets = {{"attn.qkv", q_columns + 2 * kv_columns, qkv_rows}};
     else
         targets = {{"q_proj", q_columns, {{heads}}},
-                   {"k_proj", kv_columns, {kv_part(0)}},
-                   {"v_proj", kv_columns, {kv_part(0)}}};
+                   {"k_proj", kv_columns, {kv_rows_at(0)}},
+                   {"v_proj", kv_columns, {kv_rows_at(0)}}};
     weights.qkv_adapter = parallel::LowRankAdapter::column_parallel(store, prefix + "attention.qkv",
                                                                     role.lora, width, targets, role.trained);
     if (spec_.form.head_norm) {

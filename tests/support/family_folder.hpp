@@ -8,15 +8,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/check.hpp"
-#include "base/text_file.hpp"
 #include "families/family.hpp"
 #include "model/module.hpp"
 #include "safetensors/safetensors_file.hpp"
+#include "storage/file.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::testing_support {
@@ -101,14 +100,8 @@ private:
 /// The token of the reference's samples that stands for a picture (image_token_id).
 inline constexpr int kFamilyMarker = 45;
 
-/// Throws Error(broken_invariant) if there is no such file.
-inline std::string text_of_file(const std::string& path) {
-    const std::optional<std::string> text = read_text_file(path);
-    MAESTRO_CHECK(text, "{} is missing; the scripts of tests/golden/families make it", path);
-    return *text;
-}
 inline nlohmann::json config_of_folder(const std::string& family, const std::string& file = "config.json") {
-    return nlohmann::json::parse(text_of_file(folder_of(family) + "/" + file));
+    return nlohmann::json::parse(storage::read_text(folder_of(family) + "/" + file));
 }
 
 /// A deck whose sections start from the folder: the language model, and the vision model where the folder has
@@ -117,7 +110,7 @@ inline workload::Scenario scenario_of_folder(const std::string& family,
                                              const std::string& config = "config.json",
                                              const std::string& more = "") {
     const std::string path = folder_of(family) + "/" + config;
-    const std::string text = text_of_file(path);
+    const std::string text = storage::read_text(path);
     std::vector<std::string> kinds{"language"};
     if (families::read_config(text, path, "vision").at("kind") == "vision") kinds.emplace_back("vision");
     std::string deck =

@@ -8,7 +8,6 @@
 
 #include "backend/backend.hpp"
 #include "base/error.hpp"
-#include "base/text_file.hpp"
 #include "safetensors/safetensors_writer.hpp"
 #include "support/family_folder.hpp"
 #include "support/scratch_folder.hpp"

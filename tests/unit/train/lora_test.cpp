@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "base/text_file.hpp"
 #include "families/family.hpp"
 #include "support/family_job.hpp"
 #include "train/checkpoint/adapter_folder.hpp"
