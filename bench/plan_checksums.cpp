@@ -45,7 +45,7 @@ public:
     void add(const Timeline& timeline) {
         add(std::int64_t{timeline.stuck});
         for (const TimedTask& t : timeline.tasks) {
-            for (const int word : {t.lane, t.replica, t.task.stage, t.task.micro_batch})
+            for (const int word : {t.lane, t.group, t.task.stage, t.task.micro_batch})
                 add(std::int64_t{word});
             add(t.start_s);
             add(t.end_s);
@@ -64,38 +64,38 @@ struct Family {
     std::int64_t moves;
 };
 
-/// One to three encoders, perhaps of unlike replicas, before a language section of up to `fanout` times as
+/// One to three encoders, perhaps of unlike groups, before a language section of up to `fanout` times as
 /// many; `levels`: times are whole numbers up to that many, so that many are equal; 0: log-normal.
 Problem encoders(std::uint64_t seed, const std::vector<int>& sub_problems_of, const std::vector<int>& fanouts,
-                 const std::vector<int>& per_replica, int levels) {
+                 const std::vector<int>& per_group, int levels) {
     Dice dice(seed);
     const int sub_problems = dice.of(sub_problems_of), fanout = dice.of(fanouts), upstream = dice.below(4);
     const bool shared_lanes = dice.below(8) == 0, batches = dice.below(3) == 0, windows = dice.below(2) == 0;
     const double share = dice.of({10, 33, 33, 60, 100}) / 100.0, sigma = dice.of({2, 6, 6, 10}) / 10.0;
     Problem problem;
-    const int replicas = sub_problems * fanout;
+    const int groups = sub_problems * fanout;
     for (int e = 0; e <= upstream; ++e) {
         const bool loss = e == upstream;
         StageShape shape{.section = e,
-                         .replicas = loss || shared_lanes ? replicas : sub_problems,
+                         .groups = loss || shared_lanes ? groups : sub_problems,
                          .first_lane = shared_lanes ? 0 : problem.lanes,
                          .micro_batch = batches ? 1 + dice.below(4) : 1,
                          .window = !loss && windows ? (1 + dice.below(4)) * fanout : 0,
                          .backward = loss || dice.below(4) != 0,
                          .loss = loss};
         if (!loss && !shared_lanes && e > 0 && fanout % 2 == 0 && dice.below(3) == 0)
-            shape.replicas *= fanout / 2;
+            shape.groups *= fanout / 2;
         problem.stages.push_back(shape);
-        problem.lanes = shared_lanes ? replicas : problem.lanes + shape.replicas;
+        problem.lanes = shared_lanes ? groups : problem.lanes + shape.groups;
         if (!loss) problem.edges.push_back({e, upstream, shape.backward, dice.below(4) == 0 ? 0.05 : 0});
     }
-    const int samples = std::max(1, replicas * dice.of(per_replica) - dice.below(3));
+    const int samples = std::max(1, groups * dice.of(per_group) - dice.below(3));
     for (int i = 0; i < samples; ++i) {
         SampleCost sample{.id = 7 * i, .stages = {}};
         for (const StageShape& shape : problem.stages) {
             const bool active = shape.loss || dice.uniform() < share;
             double forward = levels > 0 ? 1 + dice.below(levels) : dice.log_normal(sigma);
-            if (!shape.loss) forward *= shape.replicas * 0.3 / replicas;
+            if (!shape.loss) forward *= shape.groups * 0.3 / groups;
             sample.stages.push_back({active ? forward : 0, active && shape.backward ? 2 * forward : 0, active,
                                      active ? 0.01 : 0});
         }
@@ -104,17 +104,16 @@ Problem encoders(std::uint64_t seed, const std::vector<int>& sub_problems_of, co
     return problem;
 }
 
-/// Sections without an upstream one: every replica is a group.
+/// Sections without an upstream one: every replica group is a sub-problem.
 Problem text_only(std::uint64_t seed) {
     Dice dice(seed);
-    const int replicas = dice.of({1, 3, 32, 200, 700});
-    Problem problem{
-        .stages = {{.replicas = replicas, .micro_batch = dice.of({1, 4}), .window = 0, .loss = true}},
-        .edges = {},
-        .lanes = replicas,
-        .samples = {}};
+    const int groups = dice.of({1, 3, 32, 200, 700});
+    Problem problem{.stages = {{.groups = groups, .micro_batch = dice.of({1, 4}), .window = 0, .loss = true}},
+                    .edges = {},
+                    .lanes = groups,
+                    .samples = {}};
     const bool equal = dice.below(2) == 0;
-    for (int i = 0; i < replicas * dice.of({2, 16}); ++i) {
+    for (int i = 0; i < groups * dice.of({2, 16}); ++i) {
         const double forward = equal ? 1 + dice.below(3) : dice.log_normal(1);
         problem.samples.push_back({.id = i, .stages = {{forward, 2 * forward, true}}});
     }

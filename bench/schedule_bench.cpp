@@ -63,7 +63,7 @@ Problem make_problem(const Family& f, int encoders, int sub_problems, int fanout
     const int replicas = sub_problems * fanout, language = encoders, producers = sub_problems * fan_in;
     for (int e = 0; e < encoders; ++e) {
         problem.stages.push_back({.section = e,
-                                  .replicas = producers,
+                                  .groups = producers,
                                   .first_lane = e * producers,
                                   .micro_batch = 1,
                                   .window = f.window_fanouts * fanout,
@@ -71,7 +71,7 @@ Problem make_problem(const Family& f, int encoders, int sub_problems, int fanout
         problem.edges.push_back({e, language, !f.frozen});
     }
     problem.stages.push_back({.section = encoders,
-                              .replicas = replicas,
+                              .groups = replicas,
                               .first_lane = encoders * producers,
                               .micro_batch = 1,
                               .window = 0,
@@ -171,17 +171,17 @@ void fan_in_gaps(int seeds) {
 /// The same step with so many language replicas on a lane, its parts, as where replicas share experts.
 Problem with_language_parts(Problem problem, int parts) {
     StageShape& language = problem.stages.back();
-    language.replicas /= parts;
+    language.groups /= parts;
     language.parts = parts;
     language.micro_batch *= parts;
-    problem.lanes = language.first_lane + language.replicas;
+    problem.lanes = language.first_lane + language.groups;
     return problem;
 }
 
 /// The same step with each encoder on the lanes of the language model, of which it has several parts: one for
 /// each tp rank of the language model, say.
 Problem with_encoder_parts(Problem problem, int parts) {
-    problem.lanes = problem.stages.back().replicas;
+    problem.lanes = problem.stages.back().groups;
     for (StageShape& shape : problem.stages) {
         shape.first_lane = 0;
         if (shape.loss) continue;
@@ -229,9 +229,9 @@ void part_gaps(int seeds) {
 double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
     Problem part{.stages = problem.stages, .edges = problem.edges, .lanes = 0, .samples = std::move(samples)};
     for (StageShape& shape : part.stages) {
-        shape.replicas = std::max(shape.replicas / parts, 1);
+        shape.groups = std::max(shape.groups / parts, 1);
         shape.first_lane = part.lanes;
-        part.lanes += shape.replicas;
+        part.lanes += shape.groups;
     }
     return part.samples.empty() ? 0 : lower_bound(part);
 }
@@ -240,7 +240,7 @@ double part_bound(const Problem& problem, int parts, std::vector<SampleCost> sam
 /// any sub-problem, and of any language replica if it had the upstream sections to itself.
 double assignment_bound(const Problem& problem, const StepPlan& plan) {
     const auto& replicas = plan.batches.back();
-    const int sub_problems = problem.stages.front().replicas;
+    const int sub_problems = problem.stages.front().groups;
     const std::size_t fanout = replicas.size() / static_cast<std::size_t>(sub_problems);
     double bound = 0;
     std::vector<SampleCost> sub_problem;

@@ -17,14 +17,15 @@ constexpr int kMicroBatchBits = 32;
 
 void check_side(const ChannelSpec& s, const Side& side) {
     std::vector<int> ranks;
-    for (const auto& replica : side) {
-        MAESTRO_CHECK(!replica.empty() && replica.size() == side.front().size(),
-                      "edge {}: replicas of {} and {} ranks", s.name, side.front().size(), replica.size());
-        ranks.insert(ranks.end(), replica.begin(), replica.end());
+    for (const auto& group : side) {
+        MAESTRO_CHECK(!group.empty() && group.size() == side.front().size(),
+                      "edge {}: replica groups of {} and {} ranks", s.name, side.front().size(),
+                      group.size());
+        ranks.insert(ranks.end(), group.begin(), group.end());
     }
     std::sort(ranks.begin(), ranks.end());
     MAESTRO_CHECK(std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end(),
-                  "edge {}: a rank is in two replicas", s.name);
+                  "edge {}: a rank is in two replica groups", s.name);
 }
 
 void check_spec(const ChannelSpec& s) {
@@ -180,7 +181,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
     MAESTRO_CHECK(slot_free(slot), "edge {}, step {}: slot {} for micro-batch {} is not free", spec_.name,
                   step_, slot, micro_batch);
     // The slot is free in the memory of all consumers at once: every rank that received rows of the last
-    // micro-batch in it, from whichever rank of this replica, has acknowledged them to this rank.
+    // micro-batch in it, from whichever rank of this group, has acknowledged them to this rank.
     free_[slot] = false;
     batch.slot = slot;
     batch.flag = flag_value(micro_batch);
@@ -205,7 +206,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
 }
 
 void Channel::send(const InFlight& batch) {
-    const int source = source_of(spec_, producer_->replica);
+    const int source = source_of(spec_, producer_->group);
     std::vector<int> peers;
     for (const SampleSend& sample : batch.samples)
         for (const CopySegment& s : sample.segments) {
@@ -304,7 +305,7 @@ const FlagPair* Channel::missing_arrival(Received& in) {
     for (const FlagPair& flag : in.plan.flags) {
         const int slot = transport_->find(flag.arrival, spec_.window, value);
         if (slot < 0) return &flag;
-        // All ranks of the producer's replica write into one slot. If they had chosen different ones, this
+        // All ranks of the producer's group write into one slot. If they had chosen different ones, this
         // rank would read old rows where another rank's belong.
         MAESTRO_CHECK(in.slot < 0 || in.slot == slot, "edge {}, step {}: micro-batch {} in slots {} and {}",
                       spec_.name, step_, in.plan.producer_micro_batch, in.slot, slot);
@@ -385,7 +386,7 @@ void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& 
     flush(peers, true);
 }
 
-/// Acknowledges to every rank of the producer's replica, also to those that sent no rows: see FlagPair. The
+/// Acknowledges to every rank of the producer's group, also to those that sent no rows: see FlagPair. The
 /// caller flushes, after all samples, so that a peer gets one message.
 void Channel::ack(Received& in, std::vector<int>& peers) {
     for (const FlagPair& flag : in.plan.flags) {

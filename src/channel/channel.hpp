@@ -1,5 +1,5 @@
-// An edge at run time. Each row of a sample is copied from the rank of the producer's replica that holds it
-// into the memory of the rank of the consumer's replica that needs it, and its gradient is copied back.
+// An edge at run time. Each row of a sample is copied from the rank of the producer's group that holds it
+// into the memory of the rank of the consumer's group that needs it, and its gradient is copied back.
 // Nothing in a step is collective.
 #pragma once
 
@@ -35,10 +35,10 @@ namespace maestro::channel {
 ///
 /// A micro-batch occupies one of `window` slots from put() to retire(); a producer needs a free slot, its
 /// credit, for each forward. On an edge without gradients the slot becomes free by itself once all its
-/// samples are released. All ranks of a producer's replica must use the same slot for a micro-batch, because
+/// samples are released. All ranks of a producer's group must use the same slot for a micro-batch, because
 /// together they fill one slot of each consumer.
 ///
-/// Memory: window x max_received x width on every consumer for each producer replica that serves it (several
+/// Memory: window x max_received x width on every consumer for each producer group that serves it (several
 /// with fan-in, each with slots and credits apart), and window x max_sent x width on every producer
 /// of an edge with gradients. Only end_step() and the wait_ functions wait for a peer. Misuse throws
 /// Error(broken_invariant).
@@ -53,8 +53,8 @@ public:
 
     const ChannelSpec& spec() const { return spec_; }
     /// This rank's place on either side, if it has one.
-    std::optional<ReplicaRank> producer() const { return producer_; }
-    std::optional<ReplicaRank> consumer() const { return consumer_; }
+    std::optional<GroupRank> producer() const { return producer_; }
+    std::optional<GroupRank> consumer() const { return consumer_; }
 
     /// Not collective, sends nothing. Called by every rank of the edge, also for a step without routes.
     void begin_step(std::int64_t step, std::span<const Route> routes);
@@ -62,7 +62,7 @@ public:
     /// for the last releases of an edge without gradients.
     void end_step();
 
-    // Producer. `micro_batch` counts this replica's micro-batches in the step.
+    // Producer. `micro_batch` counts this group's micro-batches in the step.
     bool has_credit();         ///< whether a slot is free, so that one more forward may start
     bool slot_free(int slot);  ///< whether this slot is free
     int free_slot();           ///< the slot that put() would use; needs a credit
@@ -71,11 +71,11 @@ public:
     /// valid until drained(): a pointer is passed, or the rows are on a GPU and the edge has gradients. On a
     /// GPU, the rows are sent when the operations issued so far are done, and operations issued later may
     /// overwrite them; a rank at both ends of the edge may have separate streams for them. `slot` has to be
-    /// free. -1 selects the lowest free slot; that is the same one on all ranks of a replica only if the
-    /// replica is one rank, or if its ranks put and retire in the same order. It never is on an edge without
-    /// gradients between replicas of several ranks, where slots become free whenever each rank looks.
+    /// free. -1 selects the lowest free slot; that is the same one on all ranks of a group only if the
+    /// group is one rank, or if its ranks put and retire in the same order. It never is on an edge without
+    /// gradients between groups of several ranks, where slots become free whenever each rank looks.
     void put(int micro_batch, const Tensor& output, int slot = -1);
-    /// Whether every rank that received rows of the micro-batch, from any rank of this replica, has sent
+    /// Whether every rank that received rows of the micro-batch, from any rank of this group, has sent
     /// their gradients, which have arrived; without gradients, whether it has released them.
     bool drained(int micro_batch);
     /// [rows of the output, width] in this channel's memory, writable, valid until retire(). Needs drained().
@@ -83,7 +83,7 @@ public:
     void retire(int micro_batch);  ///< frees the slot; needs drained()
 
     // Consumer.
-    bool expects(std::int64_t sample) const;  ///< whether it is routed to this replica in this step
+    bool expects(std::int64_t sample) const;  ///< whether it is routed to this group in this step
     std::int64_t rows_of(
         std::int64_t sample) const;  ///< rows that this rank receives, known before they arrive
     bool arrived(std::int64_t sample);
@@ -125,7 +125,7 @@ private:
         int number = 0;             // in the edge's communicator
         std::size_t gradients = 0;  // offset of its slots for gradients
     };
-    /// Of received rows, in the slots for one of the replicas that serve the consumer.
+    /// Of received rows, in the slots for one of the groups that serve the consumer.
     std::size_t row_offset(int source, int slot, std::int64_t row) const;
     std::size_t gradient_offset(const Peer& peer, int slot, std::int64_t row) const;
     std::uint64_t flag_value(int micro_batch) const;
@@ -148,7 +148,7 @@ private:
     comm::Waiter* waiter_;
     std::unique_ptr<transport::Transport> transport_;
     int rank_;
-    std::optional<ReplicaRank> producer_, consumer_;
+    std::optional<GroupRank> producer_, consumer_;
     std::unordered_map<int, Peer> peers_;  // by rank of the world
     std::int64_t step_ = -1;
     bool open_ = false;

@@ -21,10 +21,10 @@ public:
     Manifest build(std::span<const Route> routes) {
         for (const Route& route : routes) {
             check(route);
-            // A rank may skip the routes between other replicas: only its replica and the one at the other
+            // A rank may skip the routes between other groups: only its group and the one at the other
             // end fill the slots and set the flags that it uses.
-            const bool sends = producer_ && route.producer_replica == producer_->replica;
-            const bool receives = consumer_ && route.consumer_replica == consumer_->replica;
+            const bool sends = producer_ && route.producer_group == producer_->group;
+            const bool receives = consumer_ && route.consumer_group == consumer_->group;
             if (!sends && !receives) continue;
             const std::vector<std::int64_t> rows = rows_of(route);
             const Place first = place(route, rows);
@@ -36,14 +36,14 @@ public:
 
 private:
     void check(const Route& r) const {
-        const auto within = [](int replica, const Side& side) {
-            return replica >= 0 && replica < static_cast<int>(side.size());
+        const auto within = [](int group, const Side& side) {
+            return group >= 0 && group < static_cast<int>(side.size());
         };
-        MAESTRO_CHECK(within(r.producer_replica, spec_.producers) &&
-                          within(r.consumer_replica, spec_.consumers) &&
-                          serves(spec_, r.producer_replica, r.consumer_replica),
-                      "edge {}: sample {} from replica {}, which does not serve replica {}", spec_.name,
-                      r.sample, r.producer_replica, r.consumer_replica);
+        MAESTRO_CHECK(within(r.producer_group, spec_.producers) &&
+                          within(r.consumer_group, spec_.consumers) &&
+                          serves(spec_, r.producer_group, r.consumer_group),
+                      "edge {}: sample {} from replica group {}, which does not serve group {}", spec_.name,
+                      r.sample, r.producer_group, r.consumer_group);
         // A pointer stands for consecutive rows only.
         MAESTRO_CHECK(!spec_.pointer || r.segments.size() <= 1,
                       "edge {}: the rows of sample {} are in {} segments, but a pointer is passed",
@@ -51,7 +51,7 @@ private:
         for (const RowSegment& p : r.segments) {
             MAESTRO_CHECK(
                 p.producer >= 0 && p.producer < producers() && p.consumer >= 0 && p.consumer < consumers(),
-                "edge {}: sample {} from rank {} of its replica to rank {} of the other", spec_.name,
+                "edge {}: sample {} from rank {} of its replica group to rank {} of the other", spec_.name,
                 r.sample, p.producer, p.consumer);
             MAESTRO_CHECK(p.rows > 0 && p.producer_row >= 0 && p.producer_row + p.rows <= spec_.max_sent,
                           "edge {}: sample {} has rows {}..{} of an output of at most {}", spec_.name,
@@ -70,16 +70,16 @@ private:
         return rows;
     }
 
-    /// What comes before a sample in the slots of its micro-batch at one replica of the consumer.
+    /// What comes before a sample in the slots of its micro-batch at one group of the consumer.
     struct Place {
         std::int64_t samples = 0;
         std::vector<std::int64_t> rows;  ///< by consumer rank
     };
-    /// Every rank of both replicas computes this for all consumer ranks, in the same order of routes, and so
+    /// Every rank of both groups computes this for all consumer ranks, in the same order of routes, and so
     /// comes to the same places. Samples do not depend on each other's arrival: each has its place even if
     /// earlier ones arrive later.
     Place place(const Route& r, const std::vector<std::int64_t>& rows) {
-        Place& filled = filled_[{r.producer_replica, r.producer_micro_batch, r.consumer_replica}];
+        Place& filled = filled_[{r.producer_group, r.producer_micro_batch, r.consumer_group}];
         filled.rows.resize(rows.size(), 0);
         const Place first = filled;
         for (std::size_t q = 0; q < rows.size(); ++q) {
@@ -92,13 +92,13 @@ private:
         ++filled.samples;
         MAESTRO_CHECK(
             filled.samples <= spec_.max_samples,
-            "edge {}: with sample {}, {} of a micro-batch go to one replica, at most {} are allowed",
+            "edge {}: with sample {}, {} of a micro-batch go to one replica group, at most {} are allowed",
             spec_.name, r.sample, filled.samples, spec_.max_samples);
         return first;
     }
 
     void add_send(const Route& r, const std::vector<std::int64_t>& rows, const Place& first) {
-        const std::vector<int>& ranks = spec_.consumers[r.consumer_replica];
+        const std::vector<int>& ranks = spec_.consumers[r.consumer_group];
         SampleSend& send = manifest_.sends[r.producer_micro_batch].emplace_back(SampleSend{r.sample, {}, {}});
         for (const RowSegment& p : r.segments) {
             if (p.producer != producer_->rank) continue;
@@ -113,13 +113,13 @@ private:
     }
 
     void add_receive(const Route& r, const std::vector<std::int64_t>& rows, const Place& first) {
-        const std::vector<int>& ranks = spec_.producers[r.producer_replica];
+        const std::vector<int>& ranks = spec_.producers[r.producer_group];
         const int self = consumer_->rank;
         const auto [at, fresh] = manifest_.receives.try_emplace(r.sample);
         MAESTRO_CHECK(fresh, "edge {}: sample {} has two routes to a consumer", spec_.name, r.sample);
         SampleReceive& receive = at->second;
         receive.producer_micro_batch = r.producer_micro_batch;
-        receive.source = source_of(spec_, r.producer_replica);
+        receive.source = source_of(spec_, r.producer_group);
         receive.first_row = first.rows[self];
         receive.rows = rows[self];
         for (const RowSegment& p : r.segments) {
@@ -136,8 +136,8 @@ private:
     /// arrival.
     FlagPair flag_pair(const Route& r, const Place& first, int producer, int consumer, int peer) const {
         const auto size = [](auto count) { return static_cast<std::size_t>(count); };
-        const std::size_t sender = size(source_of(spec_, r.producer_replica) * producers() + producer),
-                          sample = size(target_of(spec_, r.consumer_replica) * spec_.max_samples) +
+        const std::size_t sender = size(source_of(spec_, r.producer_group) * producers() + producer),
+                          sample = size(target_of(spec_, r.consumer_group) * spec_.max_samples) +
                                    size(first.samples);
         return {peer, sizeof(std::uint64_t) * sender * size(spec_.window),
                 sizeof(std::uint64_t) * (arrival_count(spec_) + sample * size(consumers()) + size(consumer))};
@@ -147,9 +147,9 @@ private:
     int consumers() const { return static_cast<int>(spec_.consumers.front().size()); }
 
     const ChannelSpec& spec_;
-    std::optional<ReplicaRank> producer_, consumer_;
+    std::optional<GroupRank> producer_, consumer_;
     Manifest manifest_;
-    /// By producer replica, its micro-batch and consumer replica: what is in their slots so far.
+    /// By producer group, its micro-batch and consumer group: what is in their slots so far.
     std::map<std::tuple<int, int, int>, Place> filled_;
 };
 

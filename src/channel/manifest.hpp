@@ -24,7 +24,7 @@ struct CopySegment {
 /// the rows of the micro-batch have been put, the consumer sets `ack` when it no longer needs those of the
 /// sample or has sent their gradient. Both are flags of a slot, see spec.hpp.
 ///
-/// A consumer rank that receives rows has a pair with every rank of the producer's replica, even with those
+/// A consumer rank that receives rows has a pair with every rank of the producer's group, even with those
 /// that send it nothing. All of them use the same slot for a micro-batch, and no rank may fill the slot again
 /// before every consumer has read it. A rank that waited for its own consumers alone could run a micro-batch
 /// ahead. The two leaders always have a pair, so that the consumer's leader learns of samples without rows
@@ -35,16 +35,16 @@ struct FlagPair {
     std::size_t ack = 0;      ///< byte offset in the producer's memory, of slot 0
 };
 
-struct SampleSend {  ///< a sample that this rank's replica sends
+struct SampleSend {  ///< a sample that this rank's group sends
     std::int64_t sample = 0;
     std::vector<CopySegment> segments;
     std::vector<FlagPair> flags;
 };
 
-struct SampleReceive {  ///< a sample that this rank's replica receives
+struct SampleReceive {  ///< a sample that this rank's group receives
     int producer_micro_batch = 0;
-    int source = 0;              ///< which of the fan_in() replicas that serve this one has sent it
-    std::int64_t first_row = 0;  ///< of its rows in this rank's slot for that replica
+    int source = 0;              ///< which of the fan_in() groups that serve this one has sent it
+    std::int64_t first_row = 0;  ///< of its rows in this rank's slot for that group
     std::int64_t rows = 0;       ///< that this rank receives
     std::vector<CopySegment> segments;
     std::vector<FlagPair> flags;
@@ -55,8 +55,8 @@ struct Manifest {
     std::unordered_map<std::int64_t, SampleReceive> receives;  ///< by sample
 };
 
-/// A consumer rank has slots for each replica that serves it. In a slot, the samples of a micro-batch are
-/// consecutive, in the order of the routes. Routes between other replicas may be left out. Throws
+/// A consumer rank has slots for each group that serves it. In a slot, the samples of a micro-batch are
+/// consecutive, in the order of the routes. Routes between other groups may be left out. Throws
 /// Error(broken_invariant) if they do not fit.
 Manifest manifest_of(const ChannelSpec& spec, int rank, std::span<const Route> routes);
 

@@ -13,7 +13,7 @@
 namespace maestro::channel {
 
 /// One end of an edge: the ranks of each replica group (graph::Section::replica_groups), the leader first.
-/// All have equally many. This folder calls a replica group a replica.
+/// All have equally many. In this folder, a group is a replica group.
 using Side = std::vector<std::vector<int>>;
 
 struct ChannelSpec {
@@ -27,7 +27,7 @@ struct ChannelSpec {
     std::int64_t max_received = 0;  ///< largest number of rows of such a micro-batch that a rank receives
     std::int64_t max_samples = 0;   ///< largest number of samples of such a micro-batch
     bool carries_gradient = true;
-    bool pointer = false;  ///< both ends of every replica are the same rank: a pointer is passed
+    bool pointer = false;  ///< both ends of every group are the same rank: a pointer is passed
     /// An emulated link delays rows and gradients by this much, and by this much for each row.
     double latency_s = 0, row_s = 0;
     bool by_messages = false;  ///< rows travel in messages, whose memory counts: see mark_messages()
@@ -37,18 +37,18 @@ inline bool is_delayed(const ChannelSpec& spec) {
     return !spec.pointer && (spec.latency_s > 0 || spec.row_s > 0);
 }
 
-/// Returns how many replicas of the producer serve each replica of the consumer: 1 unless there are more
+/// Returns how many groups of the producer serve each group of the consumer: 1 unless there are more
 /// producers than consumers (fan-in).
 inline int fan_in(const ChannelSpec& spec) {
     return static_cast<int>(std::max<std::size_t>(1, spec.producers.size() / spec.consumers.size()));
 }
 
-/// Returns how many replicas of the consumer each replica of the producer serves.
+/// Returns how many groups of the consumer each group of the producer serves.
 inline int fan_out(const ChannelSpec& spec) {
     return static_cast<int>(std::max<std::size_t>(1, spec.consumers.size() / spec.producers.size()));
 }
 
-/// Whether rows may go from this one of `producers` replicas to this one of `consumers`. Replicas serve each
+/// Whether rows may go from this one of `producers` groups to this one of `consumers`. Groups serve each
 /// other in proportion: with fan-in, consecutive producers serve one consumer, and otherwise one producer
 /// serves consecutive consumers.
 inline bool serves(std::size_t producers, std::size_t consumers, int producer, int consumer) {
@@ -62,12 +62,12 @@ inline bool serves(const ChannelSpec& spec, int producer, int consumer) {
     return serves(spec.producers.size(), spec.consumers.size(), producer, consumer);
 }
 
-/// Returns the place of a replica of the producer among the fan_in() ones that serve the same consumer.
+/// Returns the place of a group of the producer among the fan_in() ones that serve the same consumer.
 inline int source_of(const ChannelSpec& spec, int producer) {
     return producer % fan_in(spec);
 }
 
-/// Returns the place of a replica of the consumer among the fan_out() ones that the same producer serves.
+/// Returns the place of a group of the consumer among the fan_out() ones that the same producer serves.
 inline int target_of(const ChannelSpec& spec, int consumer) {
     return consumer % fan_out(spec);
 }
@@ -79,14 +79,14 @@ inline std::int64_t max_received_of_all(const ChannelSpec& spec) {
 }
 
 /// The place of a rank on one side of an edge.
-struct ReplicaRank {
-    int replica = 0, rank = 0;  ///< rank within the replica
+struct GroupRank {
+    int group = 0, rank = 0;  ///< rank within the group
 };
 
-inline std::optional<ReplicaRank> find_rank(const Side& side, int rank) {
+inline std::optional<GroupRank> find_rank(const Side& side, int rank) {
     for (std::size_t r = 0; r < side.size(); ++r)
         if (const auto at = std::find(side[r].begin(), side[r].end(), rank); at != side[r].end())
-            return ReplicaRank{static_cast<int>(r), static_cast<int>(at - side[r].begin())};
+            return GroupRank{static_cast<int>(r), static_cast<int>(at - side[r].begin())};
     return std::nullopt;
 }
 
@@ -95,12 +95,12 @@ inline std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
 }
 
 // The flags of a rank are in two arrays, for the slots of micro-batches in flight, so that their number grows
-// neither with the batch nor with the number of ranks that other replicas have:
+// neither with the batch nor with the number of ranks that other groups have:
 //
 //   arrivals          [source, producer rank, slot]          which micro-batch is in the slot
 //   acknowledgements  [slot, target, sample, consumer rank]  of the micro-batch that this rank put there
 //
-// "Sample" counts those of the micro-batch that go to the same replica of the consumer.
+// "Sample" counts those of the micro-batch that go to the same group of the consumer.
 
 /// Flags by which producers announce micro-batches to a rank.
 inline std::size_t arrival_count(const ChannelSpec& spec) {
@@ -196,7 +196,7 @@ inline std::size_t host_staging(const ChannelSpec& spec, int rank) {
 inline bool carries(const ChannelSpec& spec, int from, int to) {
     const auto connected = [&](int producer, int consumer) {
         const auto up = find_rank(spec.producers, producer), down = find_rank(spec.consumers, consumer);
-        return up && down && serves(spec, up->replica, down->replica);
+        return up && down && serves(spec, up->group, down->group);
     };
     return from != to && (connected(from, to) || (spec.carries_gradient && connected(to, from)));
 }
@@ -204,9 +204,9 @@ inline bool carries(const ChannelSpec& spec, int from, int to) {
 /// The ranks of an edge, each once: all producers, then those consumers that are not producers too.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     std::vector<int> ranks;
-    for (const auto& replica : spec.producers) ranks.insert(ranks.end(), replica.begin(), replica.end());
-    for (const auto& replica : spec.consumers)
-        for (const int rank : replica)
+    for (const auto& group : spec.producers) ranks.insert(ranks.end(), group.begin(), group.end());
+    for (const auto& group : spec.consumers)
+        for (const int rank : group)
             if (!find_rank(spec.producers, rank)) ranks.push_back(rank);
     return ranks;
 }

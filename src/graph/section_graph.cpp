@@ -184,13 +184,17 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
                                 "both into a language section"});
         if (up.layout.dp < 1 || down.layout.dp < 1) continue;
         const int producers = up.replica_groups(), consumers = down.replica_groups();
+        const bool shared = up.lane_replicas > 1 || down.lane_replicas > 1;
         if (consumers % producers != 0 && producers % consumers != 0)
             refusals.push_back(
                 {fmt::format("section.{}.layout.dp", down.name),
-                 fmt::format("edge {} -> {} joins {} replicas with {}: neither the fanout {}/{} nor the "
-                             "fan-in {}/{} is whole; dp of '{}' must be a multiple or a divisor of {}",
-                             up.name, down.name, producers, consumers, consumers, producers, producers,
-                             consumers, down.name, producers)});
+                 fmt::format(
+                     "edge {} -> {} joins {} {} with {}: neither the fanout {}/{} nor the fan-in {}/{} "
+                     "is whole; {} of '{}' must be a multiple or a divisor of {}",
+                     up.name, down.name, producers,
+                     shared ? "replica groups (replicas that share a lane)" : "replicas", consumers,
+                     consumers, producers, producers, consumers, shared ? "the number of groups" : "dp",
+                     down.name, producers)});
     }
 }
 

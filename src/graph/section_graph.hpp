@@ -11,7 +11,8 @@
 
 namespace maestro::graph {
 
-/// The most micro-batches of a replica that may be in flight: the largest count that a channel's flags hold.
+/// The most micro-batches of a replica group that may be in flight: the largest count that a channel's flags
+/// hold.
 inline constexpr int kMaxInFlight = 65535;
 
 enum class Kind {
@@ -39,7 +40,7 @@ struct Section {
     Kind kind = Kind::language;
     bool train = true;          ///< false: frozen
     int micro_batch = 1;        ///< samples
-    int window = 1;             ///< micro-batches in flight per replica; 0: automatic
+    int window = 1;             ///< micro-batches in flight per replica group; 0: automatic
     std::string colocate_with;  ///< "" or the section whose ranks it shares
     Layout layout;
     // Derived by make_graph:
@@ -48,8 +49,8 @@ struct Section {
     bool backward = false;  ///< it trains, or a section upstream of it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
 
-    /// A replica group is the replicas that share a lane and run each micro-batch together. What plans,
-    /// channels and routes call a replica is one of these.
+    /// A replica group is the replicas that share a lane and run each micro-batch together. Plans, channels
+    /// and routes are made for replica groups.
     int replica_groups() const { return layout.dp / lane_replicas; }
     int lanes() const { return replica_groups() * layout.pp; }
     int lane_ranks() const { return lane_replicas * layout.stage_ranks(); }
@@ -67,9 +68,9 @@ struct Edge {
     bool gradient = false;   ///< a gradient flows back
 };
 
-/// A stage of a section: consecutive layers of its model, on one lane of each replica. A section without
-/// pipeline parallelism has one. With several chunks, stage k is on pipeline rank k mod pp, so that a lane
-/// has several stages of the section.
+/// A stage of a section: consecutive layers of its model, on one lane of each replica group. A section
+/// without pipeline parallelism has one. With several chunks, stage k is on pipeline rank k mod pp, so that a
+/// lane has several stages of the section.
 struct Stage {
     int section = 0;        ///< colour
     int index = 0;          ///< within the section

@@ -51,11 +51,11 @@ double idle_of(const Result& result, std::size_t stage) {
     const schedule::StageShape& shape = result.problem.stages[stage];
     double busy = 0;
     for (const auto& t : result.timeline.tasks)
-        if (t.lane >= shape.first_lane && t.lane <= shape.lane(shape.replicas - 1) &&
+        if (t.lane >= shape.first_lane && t.lane <= shape.lane(shape.groups - 1) &&
             (t.lane - shape.first_lane) % shape.lane_stride == 0)
             busy += t.end_s - t.start_s;
     if (result.timeline.makespan_s <= 0) return kNone;
-    return 1 - busy / shape.replicas / result.timeline.makespan_s;
+    return 1 - busy / shape.groups / result.timeline.makespan_s;
 }
 
 }  // namespace
@@ -92,14 +92,14 @@ workload::StepTail tail_of(const schedule::Timeline& timeline, const graph::Sect
     for (const schedule::TimedTask& t : timeline.tasks) {
         ends[t.lane] = std::max(ends[t.lane], t.end_s);
         if (t.task.phase != schedule::Phase::backward) continue;
-        workload::LastBackward& of_replica = last[t.task.stage][t.replica];
-        if (t.end_s >= of_replica.end_s) of_replica = {t.start_s, t.end_s};
+        workload::LastBackward& of_group = last[t.task.stage][t.group];
+        if (t.end_s >= of_group.end_s) of_group = {t.start_s, t.end_s};
     }
     return workload::step_tail(graph, inputs.ends, last, ends, inputs.latency_s);
 }
 
-/// Returns the problem with first forwards of each stage and replica that last longer by what they wait for
-/// weights when they begin as in `timeline`.
+/// Returns the problem with first forwards of each stage and replica group that last longer by what they wait
+/// for weights when they begin as in `timeline`.
 schedule::Problem with_waits(schedule::Problem problem, const schedule::StepPlan& plan,
                              const schedule::Timeline& timeline, const graph::SectionGraph& graph,
                              const std::vector<workload::StepEnd>& ends,
@@ -111,9 +111,9 @@ schedule::Problem with_waits(schedule::Problem problem, const schedule::StepPlan
     for (const schedule::TimedTask& t : timeline.tasks) {  // in the order of their start
         const int stage = t.task.stage;
         if (t.task.phase != schedule::Phase::forward || ends[stage].empty()) continue;
-        if (!seen.emplace(stage, t.replica).second) continue;
+        if (!seen.emplace(stage, t.group).second) continue;
         const schedule::MicroBatch& batch =
-            plan.batches[graph.stages[stage].section][t.replica][t.task.micro_batch];
+            plan.batches[graph.stages[stage].section][t.group][t.task.micro_batch];
         // All parts of a lane wait, and the longest of them ends the task.
         for (int part = 0; part < batch.parts(); ++part) {
             const std::span<const std::int64_t> samples = batch.of_part(part);
@@ -170,7 +170,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     const int critical = schedule::critical_stage(result.problem);
     for (std::size_t s = 0; s < busy.size(); ++s) {
         const graph::Layout& layout = graph.section_of(static_cast<int>(s)).layout;
-        const double load = busy[s] / result.problem.stages[s].replicas;
+        const double load = busy[s] / result.problem.stages[s].groups;
         text += fmt::format("{:<20}{:>8}{:>14.6g}{:>10}{:>10}", graph.stage_name(static_cast<int>(s)),
                             layout.dp * layout.stage_ranks(), load,
                             percent(result.lower_bound_s > 0 ? load / result.lower_bound_s : kNone, 1),
@@ -229,7 +229,7 @@ namespace {
 
 nlohmann::ordered_json stage_json(const Result& result, int stage, const std::vector<double>& busy) {
     const auto s = static_cast<std::size_t>(stage);
-    nlohmann::ordered_json json = {{"work_s", busy[s] / result.problem.stages[s].replicas},
+    nlohmann::ordered_json json = {{"work_s", busy[s] / result.problem.stages[s].groups},
                                    {"idle", idle_of(result, s)}};
     if (result.memory.empty()) return json;
     json["window"] = result.problem.stages[s].window;
@@ -324,14 +324,14 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     };
     for (const schedule::TimedTask& t : result.timeline.tasks) {
         if (result.policy == "one-size") {
-            add(t, t.replica, result.problem.samples[t.task.micro_batch].id);
+            add(t, t.group, result.problem.samples[t.task.micro_batch].id);
             continue;
         }
         const schedule::MicroBatch& batch =
-            result.plan.batches[graph.stages[t.task.stage].section][t.replica][t.task.micro_batch];
+            result.plan.batches[graph.stages[t.task.stage].section][t.group][t.task.micro_batch];
         const int parts = graph.section_of(t.task.stage).lane_replicas;
         for (int part = 0; part < parts; ++part)
-            for (const std::int64_t sample : batch.of_part(part)) add(t, t.replica * parts + part, sample);
+            for (const std::int64_t sample : batch.of_part(part)) add(t, t.group * parts + part, sample);
     }
     return text;
 }

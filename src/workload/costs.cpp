@@ -30,7 +30,7 @@ schedule::Problem problem_of(const Scenario& scenario) {
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const graph::Section& s = graph.section_of(stage);
         problem.stages.push_back({.section = graph.stages[stage].section,
-                                  .replicas = s.replica_groups(),
+                                  .groups = s.replica_groups(),
                                   .first_lane = graph::lane_of(graph, stage, 0),
                                   .lane_stride = s.layout.pp,
                                   .chunks = s.layout.chunks,

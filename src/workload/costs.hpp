@@ -20,7 +20,7 @@ int node_of(const config::Cluster& cluster, int rank);
 const config::Link& link_among(const config::Cluster& cluster, int first, int last);
 /// Returns the link of the edges out of a stage, among its ranks and those of the stages that it feeds.
 const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int stage);
-/// Micro-batches that a replica of a stage has in flight.
+/// Micro-batches that a replica group of a stage has in flight.
 struct StageWindows {
     int least = 1;  ///< with fewer, the pipeline would pause even if all micro-batches were equal
     int most = 0;   ///< more would be of no use; 0: no limit
@@ -28,8 +28,8 @@ struct StageWindows {
 /// Returns the windows that a stage may have if the deck leaves its section's open. A limit follows only from
 /// the pipeline of a section with a loss.
 StageWindows windows_of(const Scenario& scenario, int stage);
-/// Returns how many micro-batches a replica of the stage may have in flight if memory does not limit them
-/// further; 0: no limit.
+/// Returns how many micro-batches a replica group of the stage may have in flight if memory does not limit
+/// them further; 0: no limit.
 int window_of(const Scenario& scenario, int stage);
 
 }  // namespace maestro::workload

@@ -22,9 +22,9 @@ struct StepTail {
     std::vector<std::vector<double>> weights_s;
 };
 
-/// `last[stage][replica]`; `tasks_end_s[lane]`: when the lane ends its last task; `latency_s`: of a message.
-/// A stage sums its groups one after another, each when it is final on all replicas. The stages of a rank
-/// share its network. Sums of a tied embedding begin when both stages that hold it are there.
+/// `last[stage][replica group]`; `tasks_end_s[lane]`: when the lane ends its last task; `latency_s`: of a
+/// message. A stage sums its groups one after another, each when it is final on all replicas. The stages of a
+/// rank share its network. Sums of a tied embedding begin when both stages that hold it are there.
 StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
                    const std::vector<std::vector<LastBackward>>& last, const std::vector<double>& tasks_end_s,
                    double latency_s);

@@ -25,7 +25,7 @@ NAMES = {
     "attends": "attn_out, or `attention`",
     "Holding Holdings Held": "RowPlacement",
     "RowRun": "RowRange",
-    "Seat": "ReplicaRank",
+    "Seat": "GroupRank",
     "Stretch": "CopySegment",
     "Letter": "SendRequest",
     "Parcel": "CopyBatch",

@@ -1,4 +1,4 @@
-// Random routes over channels between replicas of many shapes: every row and every gradient must arrive in
+// Random routes over channels between groups of many shapes: every row and every gradient must arrive in
 // its place, within the credits. Rows are the device's; with GPUs also those of CPU ranks beside them.
 #include "channel/open.hpp"
 
@@ -42,7 +42,7 @@ struct Dice {
     }
 };
 
-/// Where a row of a sample goes: rank of the producer's replica and row there, and the consumer's.
+/// Where a row of a sample goes: rank of the producer's group and row there, and the consumer's.
 struct RowCopy {
     int from = 0;
     std::int64_t from_row = 0;
@@ -56,7 +56,7 @@ struct StepPlan {
     std::vector<std::vector<std::vector<std::int64_t>>> rows;  // [producer][micro-batch][rank]
 
     const std::vector<std::int64_t>& rows_of(const Route& r) const {
-        return rows[static_cast<std::size_t>(r.producer_replica)]
+        return rows[static_cast<std::size_t>(r.producer_group)]
                    [static_cast<std::size_t>(r.producer_micro_batch)];
     }
 };
@@ -116,7 +116,7 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
 }
 
 /// Plays this rank's part of a step, as producer, consumer or both, in a random order that the credits allow.
-/// Slots are chosen by the leaders of replicas, or, in order, by each rank for itself.
+/// Slots are chosen by the leaders of groups, or, in order, by each rank for itself.
 class Player {
 public:
     struct Style {
@@ -138,7 +138,7 @@ public:
         for (const Route& r : plan.routes)
             if (channel.expects(r.sample)) todo_.push_back(r);
         if (const auto seat = channel.producer())
-            batches_ = static_cast<int>(plan.rows[static_cast<std::size_t>(seat->replica)].size());
+            batches_ = static_cast<int>(plan.rows[static_cast<std::size_t>(seat->group)].size());
     }
 
     void play() {
@@ -223,9 +223,9 @@ private:
     /// Calls visit(element of this rank's output, sample, element of it) for what is routed of a micro-batch.
     template <class Visit>
     void each_sent(int micro_batch, Visit visit) const {
-        const channel::ReplicaRank self = *channel_.producer();
+        const channel::GroupRank self = *channel_.producer();
         for (const Route& r : plan_.routes) {
-            if (r.producer_replica != self.replica || r.producer_micro_batch != micro_batch) continue;
+            if (r.producer_group != self.group || r.producer_micro_batch != micro_batch) continue;
             const std::vector<RowCopy>& copies = plan_.copies.at(r.sample);
             for (std::size_t row = 0; row < copies.size(); ++row)
                 if (copies[row].from == self.rank)
@@ -254,8 +254,8 @@ private:
 
     /// The slot of the next put: -2 while there is none.
     int choose_slot() {
-        const channel::ReplicaRank self = *channel_.producer();
-        const std::vector<int>& lane = spec_.producers[static_cast<std::size_t>(self.replica)];
+        const channel::GroupRank self = *channel_.producer();
+        const std::vector<int>& lane = spec_.producers[static_cast<std::size_t>(self.group)];
         if (style_.ordered) return may_put() && channel_.has_credit() ? -1 : -2;
         if (self.rank == 0) {
             if (!channel_.has_credit()) return -2;
@@ -276,9 +276,9 @@ private:
     bool put() {
         const int slot = choose_slot();
         if (slot == -2) return false;
-        const channel::ReplicaRank self = *channel_.producer();
+        const channel::GroupRank self = *channel_.producer();
         std::vector<double> values =
-            fresh(plan_.rows[static_cast<std::size_t>(self.replica)][static_cast<std::size_t>(next_)]
+            fresh(plan_.rows[static_cast<std::size_t>(self.group)][static_cast<std::size_t>(next_)]
                             [static_cast<std::size_t>(self.rank)]);
         each_sent(next_, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
             values[static_cast<std::size_t>(at)] = value_of(step_, sample, element, false);
@@ -380,7 +380,7 @@ std::int64_t play_steps(const comm::Communicator& world, const transport::Backen
         for (const auto& [sample, copies] : plan.copies) rows += static_cast<std::int64_t>(copies.size());
         channel.begin_step(step, plan.routes);
         Player(world, devices, channel, plan, step,
-               {.slow = consumer && consumer->replica == 0 && seed % 3 == 0,
+               {.slow = consumer && consumer->group == 0 && seed % 3 == 0,
                 .ordered = channel.spec().carries_gradient && seed % 5 == 0,
                 .seed = seed * 100 + static_cast<std::uint64_t>(world.rank())})
             .play();
@@ -399,10 +399,10 @@ void play_case(const comm::Communicator& world, const transport::Backends& devic
     if (channels[0]) play_steps(world, devices, *channels[0], seed);
 }
 
-/// Some of `ranks` as replicas, one after another.
-channel::Side side_of(const std::vector<int>& ranks, int first, int replicas, int lane) {
+/// Some of `ranks` as groups, one after another.
+channel::Side side_of(const std::vector<int>& ranks, int first, int groups, int lane) {
     channel::Side side;
-    for (int r = 0; r < replicas; ++r) {
+    for (int r = 0; r < groups; ++r) {
         const auto begin = ranks.begin() + first + r * lane;
         side.emplace_back(begin, begin + lane);
     }
@@ -425,7 +425,7 @@ ChannelSpec small_spec(const std::string& name) {
     return spec;
 }
 
-/// Replicas of one rank, in every number.
+/// Groups of one rank, in every number.
 void random_cases(const comm::Communicator& world, const transport::Backends& devices,
                   channel::TransportRequest request) {
     Dice dice{Random(11, "cases")};
@@ -450,7 +450,7 @@ void random_cases(const comm::Communicator& world, const transport::Backends& de
                 }
 }
 
-/// Replicas of several ranks, apart or sharing some or all of their ranks with the other side.
+/// Groups of several ranks, apart or sharing some or all of their ranks with the other side.
 void lane_cases(const comm::Communicator& world, const transport::Backends& devices,
                 channel::TransportRequest request) {
     Dice dice{Random(12, "lanes")};
@@ -499,7 +499,7 @@ private:
     std::int64_t& bytes_;
 };
 
-/// From the first half of the ranks, which are one replica, to the others.
+/// From the first half of the ranks, which are one group, to the others.
 ChannelSpec halves_of(const comm::Communicator& world, const std::string& name) {
     const int half = world.size() / 2;
     std::vector<int> ranks(static_cast<std::size_t>(world.size()));

@@ -137,7 +137,7 @@ void steps_follow_each_other(const comm::Communicator& world, TransportRequest r
         std::vector<Ids> batches;
         for (std::int64_t i = 0; i < 12; i += 2) batches.push_back({12 * step + i + 1, 12 * step + i});
         std::vector<Route> routes = routes_of(batches);
-        for (Route& r : routes) r.consumer_replica = static_cast<int>(r.sample) % consumers;
+        for (Route& r : routes) r.consumer_group = static_cast<int>(r.sample) % consumers;
         pair.edge.begin_step(step, routes);
         pair.replica->module().parameters().zero_gradients();
         pair.rig.result = {};
@@ -152,7 +152,7 @@ void steps_follow_each_other(const comm::Communicator& world, TransportRequest r
         } else {
             int k = 0;
             for (const Route& r : routes) {
-                if (r.consumer_replica != world.rank() - 1) continue;
+                if (r.consumer_group != world.rank() - 1) continue;
                 pair.rig.forward(*pair.replica, k, {r.sample});
                 pair.rig.backward(*pair.replica, k++);
                 const auto x = static_cast<double>(r.sample);

@@ -51,7 +51,7 @@ ListOrder::ListOrder(const Machine& machine, int at_once) : machine_(machine) {
     std::iota(turn_.begin(), turn_.end(), 0);
     for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
         const StageShape& shape = instance.stages[s];
-        for (int r = 0; r < shape.replicas; ++r) {
+        for (int r = 0; r < shape.groups; ++r) {
             auto& slots = on_lane_[shape.lane(r)];
             // A later chunk of a section that has its slot already.
             if (!slots.empty() && slots.back().section == shape.section) continue;
@@ -69,17 +69,17 @@ ListOrder::ListOrder(const Machine& machine, int at_once) : machine_(machine) {
     }
 }
 
-/// Lists the tasks of a replica's chunks on the lane of `stage`, its stage there in the first chunk.
-void ListOrder::interleave(Slot& slot, int stage, int replica, int at_once) {
+/// Lists the tasks of a group's chunks on the lane of `stage`, its stage there in the first chunk.
+void ListOrder::interleave(Slot& slot, int stage, int group, int at_once) {
     const StageShape& shape = machine_.instance().shape(stage);
     const int first_stage = machine_.instance().first_stage(shape.section), ranks = shape.lane_stride;
-    const int count = machine_.first_node(stage, replica + 1) - machine_.first_node(stage, replica);
+    const int count = machine_.first_node(stage, group + 1) - machine_.first_node(stage, group);
     int backwards = 0;
     for (int first = 0; first < count; first += std::min(at_once, count - first))
         for (const ChunkTask& task : interleaved_tasks(ranks, shape.chunks, stage - first_stage,
                                                        std::min(at_once, count - first), true)) {
             const int node =
-                machine_.first_node(stage + task.chunk * ranks, replica) + first + task.micro_batch;
+                machine_.first_node(stage + task.chunk * ranks, group) + first + task.micro_batch;
             const bool backward = task.phase == Phase::backward;
             if (backward) turn_[node] = backwards++;
             if (!backward || (slot.fixed && machine_.node(node).has_backward))

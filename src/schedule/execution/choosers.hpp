@@ -102,7 +102,7 @@ public:
     Choice choose(int lane, double now);
 
 private:
-    struct Slot {  ///< a section on a lane: one stage of a replica, or several chunks
+    struct Slot {  ///< a section on a lane: one stage of a group, or several chunks
         int section = 0;
         bool pipelined = false;
         bool fixed = false;         ///< `tasks` has the backwards too; otherwise forwards alone
@@ -110,7 +110,7 @@ private:
         std::size_t next = 0;       ///< the first of them that has not started
         NodeQueue backwards;        ///< those that can start
     };
-    void interleave(Slot& slot, int stage, int replica, int at_once);
+    void interleave(Slot& slot, int stage, int group, int at_once);
     Slot& slot_of(const Node& n);
 
     const Machine& machine_;

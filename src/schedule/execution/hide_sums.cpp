@@ -20,9 +20,9 @@ Agendas agendas_of(const Machine& machine, const std::vector<Executed>& executed
 
 /// The end of a step by one execution, sums and gathers included.
 struct End {
-    double latest_s = 0;         ///< of all lanes
-    std::vector<double> lane_s;  ///< by lane of the anchor's replicas: with what it leaves of sum and gather
-    std::vector<int> first, last;  ///< nodes, by replica of the anchor
+    double latest_s = 0;           ///< of all lanes
+    std::vector<double> lane_s;    ///< by lane of the anchor's groups: with what it leaves of sum and gather
+    std::vector<int> first, last;  ///< nodes, by group of the anchor
 };
 
 class HideSums {
@@ -37,17 +37,17 @@ public:
           end_(end_of(executed_)) {}
 
     std::vector<Executed> run() {
-        // The replica that ends last comes first: the step ends with it.
-        std::vector<int> replicas(static_cast<std::size_t>(shape_.replicas));
-        for (std::size_t r = 0; r < replicas.size(); ++r) replicas[r] = static_cast<int>(r);
-        std::stable_sort(replicas.begin(), replicas.end(),
+        // The group that ends last comes first: the step ends with it.
+        std::vector<int> groups(static_cast<std::size_t>(shape_.groups));
+        for (std::size_t r = 0; r < groups.size(); ++r) groups[r] = static_cast<int>(r);
+        std::stable_sort(groups.begin(), groups.end(),
                          [&](int a, int b) { return end_.lane_s[a] > end_.lane_s[b]; });
-        for (const int replica : replicas) {
-            if (!alone(shape_.lane(replica))) continue;
+        for (const int group : groups) {
+            if (!alone(shape_.lane(group))) continue;
             for (const bool last : {true, false})
-                for (const int node : candidates(replica, last))
-                    if (try_change(replica, node, last, Change::exchange) ||
-                        try_change(replica, node, last, Change::move))
+                for (const int node : candidates(group, last))
+                    if (try_change(group, node, last, Change::exchange) ||
+                        try_change(group, node, last, Change::move))
                         break;
         }
         return std::move(executed_);
@@ -65,25 +65,25 @@ private:
     }
 
     End end_of(const std::vector<Executed>& executed) const {
-        const auto replicas = static_cast<std::size_t>(shape_.replicas);
+        const auto groups = static_cast<std::size_t>(shape_.groups);
         End end{.latest_s = 0,
-                .lane_s = std::vector<double>(replicas, 0.0),
-                .first = std::vector<int>(replicas, -1),
-                .last = std::vector<int>(replicas, -1)};
-        std::vector<double> waits(replicas, 0.0);
+                .lane_s = std::vector<double>(groups, 0.0),
+                .first = std::vector<int>(groups, -1),
+                .last = std::vector<int>(groups, -1)};
+        std::vector<double> waits(groups, 0.0);
         for (const Executed& e : executed) {
             end.latest_s = std::max(end.latest_s, e.end_s);
             const Node& n = machine_.node(e.node);
             if (n.stage != anchor_) continue;
-            if (e.phase == Phase::forward && end.first[n.replica] < 0) {
-                end.first[n.replica] = e.node;
-                waits[n.replica] = std::max(0.0, shape_.gather_s - e.end_s);
+            if (e.phase == Phase::forward && end.first[n.group] < 0) {
+                end.first[n.group] = e.node;
+                waits[n.group] = std::max(0.0, shape_.gather_s - e.end_s);
             } else if (e.phase == Phase::backward) {
-                end.last[n.replica] = e.node;
-                end.lane_s[n.replica] = std::max(e.end_s, e.start_s + shape_.sum_s);
+                end.last[n.group] = e.node;
+                end.lane_s[n.group] = std::max(e.end_s, e.start_s + shape_.sum_s);
             }
         }
-        for (std::size_t r = 0; r < replicas; ++r) end.lane_s[r] += waits[r];
+        for (std::size_t r = 0; r < groups; ++r) end.lane_s[r] += waits[r];
         for (const double lane_s : end.lane_s) end.latest_s = std::max(end.latest_s, lane_s);
         return end;
     }
@@ -91,20 +91,20 @@ private:
     /// Micro-batches that hide more in this place than the present one: the shortest that hides all of it,
     /// the longest, and the longest that does not stand at the other end. First those without work upstream,
     /// for which nothing has to be there earlier.
-    std::vector<int> candidates(int replica, bool last) const {
+    std::vector<int> candidates(int group, bool last) const {
         const auto seconds = [&](int node) {
             return last ? machine_.node(node).backward_s : machine_.node(node).forward_s;
         };
         const double hidden_s = last ? shape_.sum_s : shape_.gather_s;
-        const int present = last ? end_.last[replica] : end_.first[replica];
-        const int other_end = last ? end_.first[replica] : end_.last[replica];
+        const int present = last ? end_.last[group] : end_.first[group];
+        const int other_end = last ? end_.first[group] : end_.last[group];
         std::vector<int> nodes;
         if (seconds(present) >= hidden_s) return nodes;
         for (const bool upstream : {false, true}) {
             if (!last && upstream) continue;  // it cannot begin before its input is there
             int enough = -1, longest = -1, longest_within = -1;
-            const int begin = machine_.first_node(anchor_, replica),
-                      end = machine_.first_node(anchor_, replica + 1);
+            const int begin = machine_.first_node(anchor_, group),
+                      end = machine_.first_node(anchor_, group + 1);
             for (int node = begin; node < end; ++node) {
                 if (seconds(node) <= seconds(present)) continue;
                 if (machine_.upstream(machine_.node(node)).empty() == upstream) continue;
@@ -124,9 +124,9 @@ private:
     enum class Change { exchange, move };
     /// Exchanges a micro-batch with the last one of its lane, or with the first, or moves it there, and keeps
     /// that if the step ends no later and the lane earlier.
-    bool try_change(int replica, int node, bool last, Change change) {
+    bool try_change(int group, int node, bool last, Change change) {
         Agendas agendas = agendas_;
-        std::vector<Choice>& agenda = agendas[shape_.lane(replica)];
+        std::vector<Choice>& agenda = agendas[shape_.lane(group)];
         const auto at =
             std::find_if(agenda.begin(), agenda.end(), [&](const Choice& c) { return c.node == node; });
         const auto place = last ? agenda.end() - 2 : agenda.begin();
@@ -141,7 +141,7 @@ private:
         std::vector<Executed> executed;
         if (machine_.run(chooser, &executed) == std::numeric_limits<double>::infinity()) return false;
         End end = end_of(executed);
-        if (end.latest_s > end_.latest_s || end.lane_s[replica] >= end_.lane_s[replica]) return false;
+        if (end.latest_s > end_.latest_s || end.lane_s[group] >= end_.lane_s[group]) return false;
         agendas_ = std::move(agendas);
         executed_ = std::move(executed);
         end_ = std::move(end);

@@ -11,10 +11,10 @@ Machine::Machine(const Instance& instance) : instance_(instance) {
     const std::size_t count = instance.lanes;
     std::vector<char> loss(count, 0);
     for (const StageShape& shape : instance.stages)
-        for (int r = 0; r < shape.replicas; ++r)
+        for (int r = 0; r < shape.groups; ++r)
             if (shape.loss) loss[shape.lane(r)] = 1;
     // Lanes of loss sections choose first: their choices tell the chooser which backlogs remain, and an
-    // upstream lane that chooses at the same time then works for the replica that needs it. Otherwise the
+    // upstream lane that chooses at the same time then works for the group that needs it. Otherwise the
     // order is that of the lanes' numbers, so that it is the same in every execution.
     lanes_.resize(count);
     std::iota(lanes_.begin(), lanes_.end(), 0);
@@ -38,24 +38,24 @@ void Machine::build(const std::vector<Batches>& batches) {
     for (const StageShape& shape : instance.stages) total += batches[shape.section].ends.size();
     nodes_.reserve(total);
     int slots = 0;
-    // The nodes of a replica are consecutive, in the order of its micro-batches: waits_for_window() and the
+    // The nodes of a group are consecutive, in the order of its micro-batches: waits_for_window() and the
     // choosers find the next one by adding 1.
     for (std::size_t s = 0; s < count; ++s) {
         const StageShape& shape = instance.stages[s];
         const Batches& list = batches[shape.section];
-        MAESTRO_CHECK(static_cast<int>(list.replica_ends.size()) == shape.replicas + 1,
-                      "stage {}: micro-batches of {} replicas", s, list.replica_ends.size() - 1);
+        MAESTRO_CHECK(static_cast<int>(list.group_ends.size()) == shape.groups + 1,
+                      "stage {}: micro-batches of {} replica groups", s, list.group_ends.size() - 1);
         slots_.push_back(slots);
         first_[s].clear();
-        slots += shape.replicas;
+        slots += shape.groups;
         int sample = 0, batch = 0;
-        for (int r = 0; r < shape.replicas; ++r) {
+        for (int r = 0; r < shape.groups; ++r) {
             const int lane = shape.lane(r);
             first_[s].push_back(static_cast<int>(nodes_.size()));
-            for (int index = 0; batch < list.replica_ends[r + 1]; ++batch, ++index) {
+            for (int index = 0; batch < list.group_ends[r + 1]; ++batch, ++index) {
                 Node node;
                 node.stage = static_cast<int>(s);
-                node.replica = r;
+                node.group = r;
                 node.lane = lane;
                 node.index = index;
                 node.first_sample = list.samples[sample];

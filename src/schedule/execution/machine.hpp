@@ -13,19 +13,19 @@
 
 namespace maestro::schedule {
 
-/// The micro-batches of one section, replica after replica.
+/// The micro-batches of one section, group after group.
 struct Batches {
-    std::vector<int> samples;          ///< of the instance
-    std::vector<int> ends;             ///< of each micro-batch, in samples
-    std::vector<int> replica_ends{0};  ///< [replicas + 1], in micro-batches
-    std::vector<int> parts;            ///< of the lane, of each sample; empty if the lane has one
+    std::vector<int> samples;        ///< of the instance
+    std::vector<int> ends;           ///< of each micro-batch, in samples
+    std::vector<int> group_ends{0};  ///< [groups + 1], in micro-batches
+    std::vector<int> parts;          ///< of the lane, of each sample; empty if the lane has one
     void close_batch() { ends.push_back(static_cast<int>(samples.size())); }
-    void close_replica() { replica_ends.push_back(static_cast<int>(ends.size())); }
+    void close_group() { group_ends.push_back(static_cast<int>(ends.size())); }
 };
 
 struct Node {
     double forward_s = 0, backward_s = 0;
-    int stage = 0, replica = 0, lane = 0, index = 0;
+    int stage = 0, group = 0, lane = 0, index = 0;
     int first = 0;         ///< the node of the same micro-batch in the first stage of its section
     int first_sample = 0;  ///< of the instance
     int samples_first = 0, samples_last = 0;                       ///< in the batches of the section
@@ -68,9 +68,9 @@ public:
     const Instance& instance() const { return instance_; }
     std::span<const Node> nodes() const { return nodes_; }
     const Node& node(int n) const { return nodes_[n]; }
-    int first_node(int stage, int replica) const { return first_[stage][replica]; }
+    int first_node(int stage, int group) const { return first_[stage][group]; }
     /// Returns the node of the same micro-batch in another stage of its section.
-    int in_stage(const Node& n, int stage) const { return first_node(stage, n.replica) + n.index; }
+    int in_stage(const Node& n, int stage) const { return first_node(stage, n.group) + n.index; }
     /// Returns the node of a sample in a stage, -1 if it has no work there.
     int node_of(int stage, int sample) const { return node_of_[instance_.at(stage, sample)]; }
     /// Returns the samples of a node, in order.
@@ -89,8 +89,8 @@ public:
     int waits_for_window(int n) const {
         const Node& waiting = node(n);
         const int window = instance_.shape(waiting.stage).window;
-        const bool any = !waiting.has_backward && window > 0 &&
-                         window < first_node(waiting.stage, waiting.replica + 1) - n;
+        const bool any =
+            !waiting.has_backward && window > 0 && window < first_node(waiting.stage, waiting.group + 1) - n;
         return any ? n + window : -1;
     }
     bool window_open(const Node& n) const {
@@ -133,7 +133,7 @@ private:
     };
     void link(const std::vector<Batches>& batches);
     void set_times(Node& node, const Batches& batches);
-    std::size_t slot(const Node& n) const { return slots_[n.stage] + n.replica; }
+    std::size_t slot(const Node& n) const { return slots_[n.stage] + n.group; }
     void touch(int lane) {
         if (touched_[lane]) return;
         touched_[lane] = 1;
@@ -169,9 +169,9 @@ private:
     std::vector<Node> nodes_;
     std::vector<Link> links_;
     std::vector<Pair> pairs_;
-    std::vector<std::vector<int>> first_;  ///< [stage][replica + 1]
+    std::vector<std::vector<int>> first_;  ///< [stage][group + 1]
     std::vector<int> node_of_;             ///< [stage * samples + sample]
-    std::vector<int> slots_;               ///< first slot of a stage; a slot is a replica of a stage
+    std::vector<int> slots_;               ///< first slot of a stage; a slot is a group of a stage
     std::vector<int> in_flight_;           ///< [slot]
     std::vector<int> lanes_;  ///< in the order in which they choose: those of loss sections first
     std::vector<int> turn_;   ///< [lane], its place in that order

@@ -64,7 +64,7 @@ PlanBuilder::PlanBuilder(const Problem& problem, int sub_problems)
     plan_.agendas.resize(problem.lanes);
     ends_s_.resize(plan_.agendas.size(), 0.0);
     plan_.batches.resize(problem.sections());
-    for (const StageShape& s : problem.stages) plan_.batches[s.section].resize(s.replicas);
+    for (const StageShape& s : problem.stages) plan_.batches[s.section].resize(s.groups);
 }
 
 void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batches,
@@ -72,14 +72,14 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     const Instance& instance = machine.instance();
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const Batches& section = batches[s];
-        const int replicas = static_cast<int>(plan_.batches[s].size()) / sub_problems_;
+        const int groups = static_cast<int>(plan_.batches[s].size()) / sub_problems_;
         const int parts = instance.shape(instance.first_stage(static_cast<int>(s))).parts;
-        // A sub-problem has the same share of every section's replicas, and the sub-problems' replicas follow
+        // A sub-problem has the same share of every section's groups, and the sub-problems' groups follow
         // one another.
         int sample = 0, batch = 0;
-        for (int r = 0; r < replicas; ++r) {
-            auto& list = plan_.batches[s][sub_problem * replicas + r];
-            for (; batch < section.replica_ends[r + 1]; ++batch) {
+        for (int r = 0; r < groups; ++r) {
+            auto& list = plan_.batches[s][sub_problem * groups + r];
+            for (; batch < section.group_ends[r + 1]; ++batch) {
                 MicroBatch& micro = list.emplace_back();
                 for (int part = 0; part < parts; ++part) {
                     for (int k = sample; k < section.ends[batch]; ++k)
@@ -110,7 +110,7 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
 
 int PlanBuilder::lane_of(const Node& node, int sub_problem) const {
     const StageShape& shape = problem_.stages[node.stage];
-    return shape.lane(sub_problem * (shape.replicas / sub_problems_) + node.replica);
+    return shape.lane(sub_problem * (shape.groups / sub_problems_) + node.group);
 }
 
 StepPlan PlanBuilder::finish(std::int64_t step) {

@@ -51,8 +51,8 @@ Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uin
     const Noise noise(problem, sigma, seed);
     const auto place = places(problem);
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
-        for (const auto& replica : plan.batches[problem.stages[s].section])
-            for (const MicroBatch& batch : replica)
+        for (const auto& group : plan.batches[problem.stages[s].section])
+            for (const MicroBatch& batch : group)
                 for (const std::int64_t id : batch.samples)
                     noise.apply(problem.samples[place.at(id)].stages[s], s, place.at(batch.samples.front()));
     return problem;
@@ -72,23 +72,23 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
     const auto place = places(problem);
     std::vector<Batches> batches(instance.sections());
     for (std::size_t s = 0; s < batches.size(); ++s)
-        for (const auto& replica : plan.batches[s]) {
-            for (const MicroBatch& batch : replica) {
+        for (const auto& group : plan.batches[s]) {
+            for (const MicroBatch& batch : group) {
                 for (const std::int64_t id : batch.samples)
                     batches[s].samples.push_back(static_cast<int>(place.at(id)));
                 for (int part = 0; part < static_cast<int>(batch.part_ends.size()); ++part)
                     batches[s].parts.insert(batches[s].parts.end(), batch.of_part(part).size(), part);
                 batches[s].close_batch();
             }
-            batches[s].close_replica();
+            batches[s].close_group();
         }
     // A machine of the whole problem, not of its sub-problems: a plan of any source can be executed.
     Machine machine(instance, batches);
     std::vector<std::vector<Choice>> agendas(plan.agendas.size());
     for (std::size_t lane = 0; lane < agendas.size(); ++lane)
         for (const Task& t : plan.agendas[lane]) {
-            const int replica = instance.shape(t.stage).replica_on(static_cast<int>(lane));
-            agendas[lane].push_back({machine.first_node(t.stage, replica) + t.micro_batch, t.phase});
+            const int group = instance.shape(t.stage).group_on(static_cast<int>(lane));
+            agendas[lane].push_back({machine.first_node(t.stage, group) + t.micro_batch, t.phase});
         }
     std::vector<Executed> executed;
     double makespan = 0;
@@ -103,7 +103,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
     timeline.stuck = makespan == std::numeric_limits<double>::infinity();
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
-        timeline.tasks.push_back({n.lane, n.replica, {n.stage, n.index, e.phase}, e.start_s, e.end_s});
+        timeline.tasks.push_back({n.lane, n.group, {n.stage, n.index, e.phase}, e.start_s, e.end_s});
         timeline.makespan_s = std::max(timeline.makespan_s, e.end_s);
     }
     return timeline;

@@ -11,7 +11,7 @@ namespace maestro::schedule {
 
 struct TimedTask {
     int lane = 0;
-    int replica = 0;
+    int group = 0;
     Task task;
     double start_s = 0;
     double end_s = 0;

@@ -8,7 +8,7 @@
 
 namespace maestro::schedule {
 
-/// The first stage of a section chooses the order of a replica's micro-batches while the step is executed.
+/// The first stage of a section chooses the order of a group's micro-batches while the step is executed.
 /// All other stages run their forwards in that order. With backwards first and windows of as many
 /// micro-batches as stages follow, a pipeline then runs 1F1B (Narayanan et al., "PipeDream", 2019).
 ///
@@ -24,10 +24,10 @@ public:
     void started(const Node& n, Phase phase);
     /// Returns the next forward of a stage that is not the first of its section, -1 if the stages before it
     /// have started no other.
-    int next_forward(int stage, int replica) const {
-        const std::vector<int>& order = order_[slot(first_stage_[stage], replica)];
-        const std::size_t at = done_[slot(stage, replica)];
-        return at < order.size() ? machine_.first_node(stage, replica) + order[at] : -1;
+    int next_forward(int stage, int group) const {
+        const std::vector<int>& order = order_[slot(first_stage_[stage], group)];
+        const std::size_t at = done_[slot(stage, group)];
+        return at < order.size() ? machine_.first_node(stage, group) + order[at] : -1;
     }
     int first_stage(int stage) const { return first_stage_[stage]; }
     /// Returns the place of a node's micro-batch in the order. Its forward must have started in the first
@@ -37,10 +37,10 @@ public:
     /// Returns whether backwards of the stage too follow the list of their lane.
     bool fixed(int stage) const { return fixed_[stage] != 0; }
     /// Returns whether a forward of the stage may be the next of its lane: always with one chunk.
-    bool in_turn(int stage, int replica) const;
+    bool in_turn(int stage, int group) const;
     /// Returns the backward of the stage that is the next task of its lane, -1 if another task is. Call for
     /// fixed() stages alone.
-    int next_backward(int stage, int replica) const;
+    int next_backward(int stage, int group) const;
     /// Returns the place of a node's backward among those of its lane.
     int backward_turn(const Node& n) const;
 
@@ -55,14 +55,14 @@ private:
         return (stage - first_stage_[stage]) / machine_.instance().shape(stage).lane_stride;
     }
     /// The line of the stage's lane, which belongs to its stage in the first chunk.
-    std::size_t line_of(int stage, int replica) const {
+    std::size_t line_of(int stage, int group) const {
         const int stride = machine_.instance().shape(stage).lane_stride;
-        return slot(first_stage_[stage] + (stage - first_stage_[stage]) % stride, replica);
+        return slot(first_stage_[stage] + (stage - first_stage_[stage]) % stride, group);
     }
-    int node_of(int stage, int replica, int place) const {
-        return machine_.first_node(stage, replica) + order_[slot(first_stage_[stage], replica)][place];
+    int node_of(int stage, int group, int place) const {
+        return machine_.first_node(stage, group) + order_[slot(first_stage_[stage], group)][place];
     }
-    std::size_t slot(int stage, int replica) const { return slots_[stage] + replica; }
+    std::size_t slot(int stage, int group) const { return slots_[stage] + group; }
 
     const Machine& machine_;
     std::vector<int> first_stage_, slots_;  ///< [stage]

@@ -9,17 +9,17 @@ namespace maestro::schedule {
 
 StarveFirst::StarveFirst(const Machine& machine) : machine_(machine), lists_(machine) {
     const Instance& instance = machine.instance();
-    const int anchors = instance.shape(instance.anchor).replicas;
+    const int anchors = instance.shape(instance.anchor).groups;
     on_lane_.resize(instance.lanes);
     upstream_.resize(anchors);
-    std::map<std::pair<int, int>, std::size_t> served;  // anchor replicas, from and to -> their sources
+    std::map<std::pair<int, int>, std::size_t> served;  // anchor groups, from and to -> their sources
     for (std::size_t s = 0; s < instance.stages.size(); ++s) {
         first_slot_.push_back(static_cast<int>(slots_.size()));
         const StageShape& shape = instance.stages[s];
-        for (int r = 0; r < shape.replicas; ++r) {
+        for (int r = 0; r < shape.groups; ++r) {
             Slot slot;
             slot.stage = static_cast<int>(s);
-            slot.replica = r;
+            slot.group = r;
             slot.loss = instance.of_loss(static_cast<int>(s));
             slot.anchor = static_cast<int>(s) == instance.entry;
             slot.follows = !instance.first_of_section(static_cast<int>(s));
@@ -27,7 +27,7 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine), lists_(mac
             for (const int other : on_lane_[shape.lane(r)])
                 if (instance.section_of(slots_[other].stage) == shape.section)
                     slot.chunks = slots_[other].chunks;
-            // The anchor replicas that a replica serves are consecutive, so two numbers identify them.
+            // The anchor groups that a group serves are consecutive, so two numbers identify them.
             const auto [first, last] = instance.anchors_of(static_cast<int>(s), r);
             slot.first_anchor = first;
             slot.forwards.resize(slot.loss ? 1 : last - first);
@@ -52,7 +52,7 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
     rule_ = rule;
     priority_ = &priority;
     const Instance& instance = machine_.instance();
-    backlog_end_s_.assign(instance.shape(instance.anchor).replicas, 0.0);
+    backlog_end_s_.assign(instance.shape(instance.anchor).groups, 0.0);
     announced_s_ = backlog_end_s_;
     in_sequence_.assign(machine_.nodes().size(), 0);
     for (Sources& sources : sources_) sources.sequence.clear();
@@ -62,7 +62,7 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
         const StageShape& shape = instance.shape(slot.stage);
         const auto served = static_cast<int>(slot.forwards.size());
         slot.quota = 0;
-        // Rounded up, so that no part of the window lies idle. An anchor replica may always hold one whole
+        // Rounded up, so that no part of the window lies idle. An anchor group may always hold one whole
         // anchor micro-batch: with less it could never start it, and the step would be stuck.
         if (rule.fair && !slot.loss && !slot.follows && shape.window > 0)
             slot.quota = std::max((shape.window_samples() + served - 1) / served,
@@ -74,9 +74,9 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
         slot.target = -1;
         slot.next = -1;
         slot.left =
-            machine_.first_node(slot.stage, slot.replica + 1) - machine_.first_node(slot.stage, slot.replica);
+            machine_.first_node(slot.stage, slot.group + 1) - machine_.first_node(slot.stage, slot.group);
         if (slot.follows || !(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
-        slot.next = machine_.first_node(slot.stage, slot.replica);
+        slot.next = machine_.first_node(slot.stage, slot.group);
     }
 }
 
@@ -90,14 +90,14 @@ void StarveFirst::ready(int node, Phase phase, double now) {
     if (slot.follows) return;
     if (slot.loss) {
         if (slot.next < 0) slot.forwards.front().push((*priority_)[node], node);
-        // Text that no encoder produces would hide that a replica runs out of inputs: it counts when it
+        // Text that no encoder produces would hide that a group runs out of inputs: it counts when it
         // starts.
         if (slot.anchor && counts(n)) extend_backlog(n, now);
         return;
     }
     // A section with a fixed order asks the machine what can start and needs no queue.
     if (slot.next >= 0) return;
-    const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
+    const int anchor = machine_.node(anchor_node(n)).group - slot.first_anchor;
     slot.forwards[anchor].push((*priority_)[node], node);
     refresh(slot, anchor);
 }
@@ -130,16 +130,16 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         // smallest_backlog() skips them.
         const Node& anchor = machine_.node(slot.target);
         if (!in_line(slot)) {
-            slot.forwards[anchor.replica - slot.first_anchor].pop();
-            refresh(slot, anchor.replica - slot.first_anchor);
+            slot.forwards[anchor.group - slot.first_anchor].pop();
+            refresh(slot, anchor.group - slot.first_anchor);
         } else if (char& known = in_sequence_[slot.target]; !known) {
             known = 1;
             sources_[slot.sources].sequence.push_back(slot.target);
             for (const int stage : machine_.instance().bottleneck) {
                 const Node& longest = machine_.node(machine_.in_stage(anchor, stage));
-                announced_s_[anchor.replica] += longest.forward_s + longest.backward_s;
+                announced_s_[anchor.group] += longest.forward_s + longest.backward_s;
             }
-            refresh_all(anchor.replica);
+            refresh_all(anchor.group);
         }
     }
 }
@@ -157,31 +157,31 @@ void StarveFirst::release_upstream(const Slot& slot, const Node& n) {
     }
 }
 
-/// A replica that has run dry begins the work when it arrives, another one when it has done what it has. Work
+/// A group that has run dry begins the work when it arrives, another one when it has done what it has. Work
 /// that was announced has arrived now. The difference may be
 /// negative, because work that no source announced is subtracted as well.
 void StarveFirst::extend_backlog(const Node& n, double now) {
-    double& end = backlog_end_s_[n.replica];
+    double& end = backlog_end_s_[n.group];
     end = std::max(end, now);
-    double left = announced_s_[n.replica];
+    double left = announced_s_[n.group];
     for (const int stage : machine_.instance().bottleneck) {
         const Node& longest = machine_.node(machine_.in_stage(n, stage));
         end = end + longest.forward_s + longest.backward_s;
         left = left - longest.forward_s - longest.backward_s;
     }
-    announced_s_[n.replica] = std::max(0.0, left);
-    refresh_all(n.replica);
+    announced_s_[n.group] = std::max(0.0, left);
+    refresh_all(n.group);
 }
 
 void StarveFirst::hold(const Node& n, int change) {
     Slot& slot = slot_of(n);
     if (slot.quota == 0) return;
-    const int served = machine_.node(anchor_node(n)).replica - slot.first_anchor;
+    const int served = machine_.node(anchor_node(n)).group - slot.first_anchor;
     slot.held[served] += change;
     refresh(slot, served);
 }
 
-/// The tree holds only the replicas that the slot can work for now, so that its smallest value is the answer.
+/// The tree holds only the groups that the slot can work for now, so that its smallest value is the answer.
 /// A choice takes constant time and a change logarithmic time, where a scan would take time proportional to
 /// the fanout.
 void StarveFirst::refresh(Slot& slot, std::size_t served) {
@@ -198,17 +198,17 @@ void StarveFirst::refresh_all(int anchor) {
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
     if (slot.left == 0) return {};
     if (slot.follows) {
-        const int node = lists_.next_forward(slot.stage, slot.replica);
+        const int node = lists_.next_forward(slot.stage, slot.group);
         if (node < 0 || !machine_.can_start({node, Phase::forward})) return {};
         if (slot.loss) return {node, 0};
-        return {node, backlog_end_s_[machine_.node(anchor_node(machine_.node(node))).replica]};
+        return {node, backlog_end_s_[machine_.node(anchor_node(machine_.node(node))).group]};
     }
     if (slot.next >= 0) {
         // In a fixed order the next forward is the only one that may start: another one would change the
         // order.
         if (!machine_.can_start({slot.next, Phase::forward})) return {};
         if (slot.loss) return {slot.next, 0};
-        const int anchor = machine_.node(anchor_node(machine_.node(slot.next))).replica;
+        const int anchor = machine_.node(anchor_node(machine_.node(slot.next))).group;
         return {slot.next, backlog_end_s_[anchor]};
     }
     if (slot.loss) {
@@ -226,14 +226,14 @@ StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
         const Node& anchor = machine_.node(sequence[slot.followed]);
         for (const int sample : machine_.samples_of(anchor)) {
             const int node = machine_.node_of(slot.stage, sample);
-            if (node < 0 || machine_.node(node).replica != slot.replica) continue;
-            if (!machine_.node(node).started) return {node, backlog_end_s_[anchor.replica]};
+            if (node < 0 || machine_.node(node).group != slot.group) continue;
+            if (!machine_.node(node).started) return {node, backlog_end_s_[anchor.group]};
         }
     }
     return smallest_backlog(slot);
 }
 
-/// The first node for the anchor replica whose backlog, with what is announced to it, ends first. Nodes that
+/// The first node for the anchor group whose backlog, with what is announced to it, ends first. Nodes that
 /// are in a sequence are removed from the queues only here (lazy deletion), each once in an execution.
 StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     // What is in a sequence is started from there.
@@ -249,7 +249,7 @@ StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     // An anchor micro-batch of several samples is completed before the next one is begun. It cannot start
     // with a part of its inputs, and two that are half complete could fill the window and block each other.
     if (slot.target >= 0 && machine_.instance().shape(machine_.instance().anchor).micro_batch > 1) {
-        const std::size_t served = machine_.node(slot.target).replica - slot.first_anchor;
+        const std::size_t served = machine_.node(slot.target).group - slot.first_anchor;
         skip_sequence(served);
         const NodeQueue& queue = slot.forwards[served];
         if (!queue.empty() && anchor_node(machine_.node(queue.top())) == slot.target) return forward(served);
@@ -257,7 +257,7 @@ StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     while (slot.runs_dry_s.smallest() < MinTree::kNone) {
         const std::size_t served = slot.runs_dry_s.smallest_index();
         const double before = slot.runs_dry_s.smallest();
-        // Skipping may have emptied the queue, and then another replica is next. Each turn of the loop
+        // Skipping may have emptied the queue, and then another group is next. Each turn of the loop
         // removes a node or returns, so that it ends.
         skip_sequence(served);
         if (slot.runs_dry_s.smallest_index() == served && slot.runs_dry_s.smallest() == before)
@@ -271,14 +271,14 @@ Choice StarveFirst::choose(int lane, double now) {
     const auto& slots = on_lane_[lane];
     for (const int s : slots) {
         Slot& slot = slots_[s];
-        const Forward forward = lists_.in_turn(slot.stage, slot.replica) ? best_forward(slot) : Forward{};
+        const Forward forward = lists_.in_turn(slot.stage, slot.group) ? best_forward(slot) : Forward{};
         Choice mine{forward.node, Phase::forward};
-        // The window is the replica's, so that a full one holds back all of its forwards.
+        // The window is the group's, so that a full one holds back all of its forwards.
         if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;
-        // A backward frees a place in the window and ends the step sooner, but while a replica starves a
+        // A backward frees a place in the window and ends the step sooner, but while a group starves a
         // forward is worth more.
         if (lists_.fixed(slot.stage)) {
-            const Choice backward{lists_.next_backward(slot.stage, slot.replica), Phase::backward};
+            const Choice backward{lists_.next_backward(slot.stage, slot.group), Phase::backward};
             if (backward.node >= 0 && machine_.can_start(backward)) mine = backward;
         } else if (!slot.backwards.empty() &&
                    (slot.loss || mine.node < 0 || slots.size() > 1 || forward.starves_s - now >= rule_.fed_s))

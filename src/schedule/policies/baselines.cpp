@@ -15,24 +15,23 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Returns the micro-batches of every section in `order`. set_of: [sample], its replica set; sizes:
+/// Returns the micro-batches of every section in `order`. set_of: [sample], its set; sizes:
 /// [section], samples of a micro-batch.
 std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
                          const std::vector<int>& set_of, const std::vector<int>& sizes) {
     std::vector<Batches> batches(instance.sections());
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const int stage = instance.last_stage(static_cast<int>(s));
-        std::vector<std::vector<int>> on(instance.shape(stage).replicas);
+        std::vector<std::vector<int>> on(instance.shape(stage).groups);
         for (const int i : order)
-            if (instance.active[instance.at(stage, i)])
-                on[instance.replica_of(stage, set_of[i])].push_back(i);
+            if (instance.active[instance.at(stage, i)]) on[instance.group_of(stage, set_of[i])].push_back(i);
         for (const auto& list : on) {
             for (std::size_t k = 0; k < list.size(); ++k) {
                 if (k > 0 && k % static_cast<std::size_t>(sizes[s]) == 0) batches[s].close_batch();
                 batches[s].samples.push_back(list[k]);
             }
             if (!list.empty()) batches[s].close_batch();
-            batches[s].close_replica();
+            batches[s].close_group();
         }
     }
     return batches;
@@ -107,11 +106,11 @@ StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
     std::vector<int> order(instance.samples), set_of(order.size());
     std::iota(order.begin(), order.end(), 0);
-    // In turn to the replicas of the anchor, and of each to the sets that have it.
-    const int replicas = instance.shape(instance.anchor).replicas;
+    // In turn to the groups of the anchor, and of each to the sets that have it.
+    const int groups = instance.shape(instance.anchor).groups;
     for (const int i : order) {
-        const IndexRange sets = instance.sets_of(i % replicas);
-        set_of[i] = sets.first + i / replicas % sets.size();
+        const IndexRange sets = instance.sets_of(i % groups);
+        set_of[i] = sets.first + i / groups % sets.size();
     }
     return plan_in_order(problem, step, instance, order, set_of, Sharing::in_turn);
 }
@@ -128,9 +127,9 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
         return sum;
     };
     // The longest first leave the short ones to level the loads at the end: the largest load is at most
-    // 4/3 - 1/(3 replicas) times the smallest possible.
+    // 4/3 - 1/(3 groups) times the smallest possible.
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return seconds(a) > seconds(b); });
-    LoadHeap least_loaded(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
+    LoadHeap least_loaded(std::vector<double>(instance.shape(instance.anchor).groups, 0.0));
     SetAssignment sets(instance);
     for (const int i : order) set_of[i] = sets.add(i, least_loaded.add_to_least(seconds(i)));
     return plan_in_order(problem, step, instance, order, set_of, Sharing::by_cost);

@@ -8,11 +8,11 @@
 
 namespace maestro::schedule {
 
-/// First in, first out: sample i goes to replica i mod dp of the loss section. Every section keeps the order
+/// First in, first out: sample i goes to group i mod dp of the loss section. Every section keeps the order
 /// of the data, and upstream sections run forwards before backwards.
 StepPlan plan_fifo(const Problem& problem, std::int64_t step);
 /// Longest processing time first (LPT, Graham 1969): samples by descending cost of the loss section, each to
-/// its least loaded replica, run strictly in that order.
+/// its least loaded group, run strictly in that order.
 StepPlan plan_lpt(const Problem& problem, std::int64_t step);
 
 }  // namespace maestro::schedule

@@ -10,9 +10,9 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kLevel = 1.001;   ///< a fullest replica that is longer by less is as good
-constexpr double kShorter = 1e-5;  ///< of the longest replica; a change must gain more than that
-/// Samples with work in other sections per replica that allow one at the start, one at the end and one
+constexpr double kLevel = 1.001;   ///< a fullest group that is longer by less is as good
+constexpr double kShorter = 1e-5;  ///< of the longest group; a change must gain more than that
+/// Samples with work in other sections per group that allow one at the start, one at the end and one
 /// between.
 constexpr int kBareKinds = 3;
 
@@ -25,16 +25,16 @@ struct SamplesByWork {
     bool bare = false;  ///< too few light samples to fill the time without inputs at the start and the end
 };
 
-/// A step of level(): sample `give` of the longest replica goes to `partner`, in exchange for its sample
-/// `take` if `exchange` is true. Both are indices in the lists of the replicas.
+/// A step of level(): sample `give` of the longest group goes to `partner`, in exchange for its sample
+/// `take` if `exchange` is true. Both are indices in the lists of the groups.
 struct Change {
     std::size_t partner = 0, give = 0, take = 0;
     bool found = false, exchange = false;
 };
 
-/// Returns the change that makes the longer of its two replicas shortest. Samples with work in other sections
-/// are exchanged for their like only, so that the work upstream for each replica stays about level. on:
-/// [anchor replica], samples; end: [anchor replica], seconds.
+/// Returns the change that makes the longer of its two groups shortest. Samples with work in other sections
+/// are exchanged for their like only, so that the work upstream for each group stays about level. on:
+/// [anchor group], samples; end: [anchor group], seconds.
 Change best_change(const Work& work, const std::vector<std::vector<int>>& on, const std::vector<double>& end,
                    std::size_t worst, bool all) {
     Change found;
@@ -70,9 +70,9 @@ Change best_change(const Work& work, const std::vector<std::vector<int>>& on, co
 SamplesByWork samples_by_work(const Work& work) {
     SamplesByWork kinds;
     for (int i = 0; i < work.items(); ++i) (work.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
-    // With at least one text sample per replica, that sample runs while the first inputs are on their way.
-    kinds.bare = static_cast<int>(kinds.light.size()) < work.replicas &&
-                 static_cast<int>(kinds.heavy.size()) >= kBareKinds * work.replicas;
+    // With at least one text sample per group, that sample runs while the first inputs are on their way.
+    kinds.bare = static_cast<int>(kinds.light.size()) < work.groups &&
+                 static_cast<int>(kinds.heavy.size()) >= kBareKinds * work.groups;
     return kinds;
 }
 
@@ -113,7 +113,7 @@ Work measure(const Instance& instance, const MicroBatches& items) {
     work.head_s.resize(count);
     work.tail_s.resize(count);
     work.other_work.resize(count);
-    work.replicas = instance.shape(instance.anchor).replicas;
+    work.groups = instance.shape(instance.anchor).groups;
     for (std::size_t item = 0; item < count; ++item)
         work.set(static_cast<int>(item), instance, items.samples(item));
     work.mean_s = count > 0 ? std::accumulate(work.anchor_s.begin(), work.anchor_s.end(), 0.0) /
@@ -123,21 +123,21 @@ Work measure(const Instance& instance, const MicroBatches& items) {
 }
 
 std::vector<int> spread(const Work& work) {
-    const int replicas = work.replicas;
+    const int groups = work.groups;
     auto [heavy, light, bare] = samples_by_work(work);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
-    std::vector<int> replica_of(work.anchor_s.size(), 0);
-    std::vector<double> load_s(replicas, 0.0);
-    const auto assign = [&](int sample, int replica) {
-        load_s[replica] += at(work.anchor_s, sample);
-        replica_of[sample] = replica;
+    std::vector<int> group_of(work.anchor_s.size(), 0);
+    std::vector<double> load_s(groups, 0.0);
+    const auto assign = [&](int sample, int group) {
+        load_s[group] += at(work.anchor_s, sample);
+        group_of[sample] = group;
     };
     auto begin = heavy.begin(), end = heavy.end();
     if (bare) {
         sort(begin, end, [&](int a, int b) { return at(work.head_s, a) < at(work.head_s, b); });
-        for (int k = 0; k < replicas; ++k, ++begin) assign(*begin, k);
+        for (int k = 0; k < groups; ++k, ++begin) assign(*begin, k);
         sort(begin, end, [&](int a, int b) { return at(work.tail_s, a) > at(work.tail_s, b); });
-        for (int k = 0; k < replicas; ++k) {
+        for (int k = 0; k < groups; ++k) {
             --end;
             assign(*end, k);
         }
@@ -147,22 +147,22 @@ std::vector<int> spread(const Work& work) {
     sort(light.begin(), light.end(), longer);
     std::vector<int> order(begin, end);
     order.insert(order.end(), light.begin(), light.end());
-    const auto to_least = [&](std::vector<int> replicas_of) {
+    const auto to_least = [&](std::vector<int> groups_of) {
         LoadHeap loads(load_s);
-        for (const int i : order) replicas_of[i] = loads.add_to_least(at(work.anchor_s, i));
-        return std::pair(replicas_of, loads.largest());
+        for (const int i : order) groups_of[i] = loads.add_to_least(at(work.anchor_s, i));
+        return std::pair(groups_of, loads.largest());
     };
-    // With work in other sections first, each replica has a similar share of it, and text, which may run at
-    // any time, levels the rest. Where that leaves a longer replica than LPT over all samples does, level
+    // With work in other sections first, each group has a similar share of it, and text, which may run at
+    // any time, levels the rest. Where that leaves a longer group than LPT over all samples does, level
     // work is worth more.
-    const auto [kinds_apart, kinds_apart_s] = to_least(replica_of);
+    const auto [kinds_apart, kinds_apart_s] = to_least(group_of);
     sort(order.begin(), order.end(), longer);
-    const auto [together, together_s] = to_least(replica_of);
+    const auto [together, together_s] = to_least(group_of);
     return together_s * kLevel < kinds_apart_s ? together : kinds_apart;
 }
 
 std::vector<std::vector<int>> orders(const Work& work) {
-    const int replicas = work.replicas;
+    const int groups = work.groups;
     auto [heavy, light, bare] = samples_by_work(work);
     std::stable_sort(light.begin(), light.end(),
                      [&](int a, int b) { return at(work.anchor_s, a) > at(work.anchor_s, b); });
@@ -188,16 +188,16 @@ std::vector<std::vector<int>> orders(const Work& work) {
     std::stable_sort(all[3].begin(), all[3].end(),
                      [&](int a, int b) { return at(work.tail_s, a) > at(work.tail_s, b); });
     if (bare) {
-        // Each replica starts with the sample whose inputs arrive first and ends with one whose tail is
+        // Each group starts with the sample whose inputs arrive first and ends with one whose tail is
         // short.
         std::vector<int> kind(work.anchor_s.size(), 1);
         std::vector<int> quick = heavy;
         std::stable_sort(quick.begin(), quick.end(),
                          [&](int a, int b) { return at(work.head_s, a) < at(work.head_s, b); });
-        for (int k = 0; k < replicas; ++k) kind[quick[k]] = 0;
-        std::stable_sort(quick.begin() + replicas, quick.end(),
+        for (int k = 0; k < groups; ++k) kind[quick[k]] = 0;
+        std::stable_sort(quick.begin() + groups, quick.end(),
                          [&](int a, int b) { return at(work.tail_s, a) < at(work.tail_s, b); });
-        for (int k = 0; k < replicas; ++k) kind[quick[replicas + k]] = 2;
+        for (int k = 0; k < groups; ++k) kind[quick[groups + k]] = 2;
         for (auto& order : all)
             std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return kind[a] < kind[b]; });
     }
@@ -205,26 +205,26 @@ std::vector<std::vector<int>> orders(const Work& work) {
     return all;
 }
 
-bool level(const Work& work, const std::vector<double>& extra_s, bool all, std::vector<int>& replica_of) {
-    const int replicas = work.replicas;
-    std::vector<std::vector<int>> on(replicas);
+bool level(const Work& work, const std::vector<double>& extra_s, bool all, std::vector<int>& group_of) {
+    const int groups = work.groups;
+    std::vector<std::vector<int>> on(groups);
     std::vector<double> end = extra_s;
     for (int i = 0; i < work.items(); ++i) {
-        on[replica_of[i]].push_back(i);
-        end[replica_of[i]] += at(work.anchor_s, i);
+        on[group_of[i]].push_back(i);
+        end[group_of[i]] += at(work.anchor_s, i);
     }
     bool changed = false;
-    // Each change leaves both of its replicas shorter than the longest was, so that the longest never grows
+    // Each change leaves both of its groups shorter than the longest was, so that the longest never grows
     // and no state repeats. The rounds are limited because a change takes time proportional to the samples of
-    // the longest replica times all samples.
-    for (int round = 0; round < 2 * replicas; ++round) {
+    // the longest group times all samples.
+    for (int round = 0; round < 2 * groups; ++round) {
         const std::size_t worst = std::max_element(end.begin(), end.end()) - end.begin();
         const Change change = best_change(work, on, end, worst, all);
         if (!change.found) break;
         changed = true;
         const std::size_t partner = change.partner;
         const auto move = [&](int sample, std::size_t from, std::size_t to) {
-            replica_of[sample] = static_cast<int>(to);
+            group_of[sample] = static_cast<int>(to);
             end[from] -= at(work.anchor_s, sample);
             end[to] += at(work.anchor_s, sample);
         };

@@ -16,9 +16,9 @@ Cut make_cut(const Instance& instance, Kinds kinds) {
     cut.made = anchor.micro_batch > 1 && (anchor.pipelined() || anchor.parts > 1);
     if (cut.made) {
         const MicroBatches buckets = std::move(cut.items);
-        const std::vector<int> replica_of = std::move(cut.spread);
-        const MicroBatches made = cut_evenly(cut.work.anchor_s, cut.work.other_work, replica_of,
-                                             anchor.replicas, anchor.micro_batch / anchor.parts, kinds);
+        const std::vector<int> group_of = std::move(cut.spread);
+        const MicroBatches made = cut_evenly(cut.work.anchor_s, cut.work.other_work, group_of, anchor.groups,
+                                             anchor.micro_batch / anchor.parts, kinds);
         cut.items = MicroBatches();
         cut.spread.clear();
         for (std::size_t item = 0; item < made.size(); ++item) {
@@ -26,7 +26,7 @@ Cut make_cut(const Instance& instance, Kinds kinds) {
             for (const int bucket : made.samples(item))
                 for (const int i : buckets.samples(bucket)) samples.push_back(i);
             cut.items.add(samples);
-            cut.spread.push_back(replica_of[made.samples(item).front()]);
+            cut.spread.push_back(group_of[made.samples(item).front()]);
         }
         cut.work = measure(instance, cut.items);
     }

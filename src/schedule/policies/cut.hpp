@@ -12,7 +12,7 @@ struct Cut {
     bool made = false;  ///< items are the micro-batches of the anchor, otherwise samples
     MicroBatches items;
     Work work;
-    std::vector<int> spread;  ///< [item], the anchor replica
+    std::vector<int> spread;  ///< [item], the anchor group
     /// Orders to try: kOrders of which items to prefer and, of a pipeline, kPlacements with fixed places.
     std::vector<std::vector<int>> orders;
 };

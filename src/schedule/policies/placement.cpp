@@ -26,18 +26,18 @@ public:
              const std::vector<double>& path)
         : instance_(instance), items_(items), cost_(cost), path_(path), stages_(upstream_stages(instance)) {}
 
-    /// sequence: items; replica_of: [item]. Returns seconds, [item].
-    std::vector<double> of(const std::vector<int>& sequence, const std::vector<int>& replica_of) const {
-        std::vector<double> at(replica_of.size(), 0.0);
+    /// sequence: items; group_of: [item]. Returns seconds, [item].
+    std::vector<double> of(const std::vector<int>& sequence, const std::vector<int>& group_of) const {
+        std::vector<double> at(group_of.size(), 0.0);
         for (const std::vector<int>& lane : stages_) {
             const int first = lane.front();
-            std::vector<double> done(instance_.shape(first).replicas, 0.0);
+            std::vector<double> done(instance_.shape(first).groups, 0.0);
             for (const int item : sequence) {
                 double here = 0;
                 for (const int i : items_.samples(item))
                     for (const int stage : lane) here += cost_[instance_.at(stage, i)];
-                // Of several replicas that serve the item's, the one that is free first takes it.
-                const IndexRange serving = instance_.serving(first, replica_of[item]);
+                // Of several groups that serve the item's, the one that is free first takes it.
+                const IndexRange serving = instance_.serving(first, group_of[item]);
                 double& end = *std::min_element(done.begin() + serving.first, done.begin() + serving.last);
                 end += here;
                 // What the item's first sample needs in the stages of the section beside the longest.
@@ -81,10 +81,10 @@ std::vector<int> rising_and_falling(std::vector<int> items, const std::vector<do
 
 std::vector<std::vector<int>> placements(const Instance& instance, const MicroBatches& items,
                                          const Work& work, const std::vector<int>& preferred,
-                                         const std::vector<int>& replica_of) {
-    std::vector<std::vector<int>> heavy(work.replicas), text(work.replicas);
-    for (const int item : preferred) (work.other_work[item] ? heavy : text)[replica_of[item]].push_back(item);
-    // An encoder works for its replicas in turn.
+                                         const std::vector<int>& group_of) {
+    std::vector<std::vector<int>> heavy(work.groups), text(work.groups);
+    for (const int item : preferred) (work.other_work[item] ? heavy : text)[group_of[item]].push_back(item);
+    // An encoder works for its groups in turn.
     std::vector<int> sequence;
     for (std::size_t k = 0, before = 1; before != sequence.size(); ++k) {
         before = sequence.size();
@@ -93,12 +93,12 @@ std::vector<std::vector<int>> placements(const Instance& instance, const MicroBa
         if (k == 0 && sequence.empty()) break;
     }
     const std::vector<double> inputs =
-        Arrivals(instance, items, instance.forward, work.head_s).of(sequence, replica_of);
+        Arrivals(instance, items, instance.forward, work.head_s).of(sequence, group_of);
     std::reverse(sequence.begin(), sequence.end());
     const std::vector<double> gradients =
-        Arrivals(instance, items, instance.backward, work.tail_s).of(sequence, replica_of);
+        Arrivals(instance, items, instance.backward, work.tail_s).of(sequence, group_of);
     std::vector<std::vector<int>> orders(kPlacements);
-    for (int r = 0; r < work.replicas; ++r) {
+    for (int r = 0; r < work.groups; ++r) {
         const std::vector<int> light = rising_and_falling(text[r], work.anchor_s);
         const std::size_t count = light.size() + heavy[r].size();
         const std::vector<std::size_t> early = places(heavy[r], light, inputs, work.anchor_s);
@@ -111,7 +111,7 @@ std::vector<std::vector<int>> placements(const Instance& instance, const MicroBa
             std::size_t at = 0;
             for (std::size_t k = 0; k < heavy[r].size(); ++k) {
                 const std::size_t last = count - 1 - late[k];
-                const double evenly = (static_cast<double>(k) + (r + 0.5) / work.replicas) *
+                const double evenly = (static_cast<double>(k) + (r + 0.5) / work.groups) *
                                       static_cast<double>(count) / static_cast<double>(heavy[r].size());
                 const std::size_t between =
                     std::max(std::min(static_cast<std::size_t>(evenly), last), std::min(early[k], last));

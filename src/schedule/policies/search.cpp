@@ -18,15 +18,15 @@ constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
 /// exponential.
 constexpr double kPrice = 0.3;
 
-/// How many of nine random changes are of each kind, in this order. The last two kinds, changes of replicas,
-/// need a second replica. Exchanges are more frequent than single changes, because they leave loads about
+/// How many of nine random changes are of each kind, in this order. The last two kinds, changes of groups,
+/// need a second group. Exchanges are more frequent than single changes, because they leave loads about
 /// level.
-constexpr int kExchangePlaces = 2, kMovePlace = 2, kOtherRule = 1, kExchangeReplicas = 3, kOtherReplica = 1;
+constexpr int kExchangePlaces = 2, kMovePlace = 2, kOtherRule = 1, kExchangeGroups = 3, kOtherGroup = 1;
 constexpr int kOfOrder = kExchangePlaces + kMovePlace, kOfRule = kOfOrder + kOtherRule;
-constexpr int kAllKinds = kOfRule + kExchangeReplicas + kOtherReplica;
+constexpr int kAllKinds = kOfRule + kExchangeGroups + kOtherGroup;
 /// DispatchRule::fed_s to draw from, in mean tasks of the anchor: from backwards first to forwards first.
 constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
-/// One of so many changes is of a sample's replica set, where its anchor replica has several.
+/// One of so many changes is of a sample's set, where its anchor group has several.
 constexpr int kOfSets = 4;
 constexpr int kSeldom = 4;  ///< one of so many rules lets sources choose independently
 
@@ -52,7 +52,7 @@ Instance singly(Instance instance) {
 
 bool Outcome::better_than(const Outcome& o) const {
     if (makespan_s < o.makespan_s * (1 - kSame)) return true;
-    // Most changes leave the makespan as it is, because another replica ends last. Earlier ends of the others
+    // Most changes leave the makespan as it is, because another group ends last. Earlier ends of the others
     // give later changes room, and lead the search across such plateaus.
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
@@ -67,7 +67,7 @@ std::vector<ConstructionRule> construction_rules(const Problem& problem) {
     }
     std::vector<ConstructionRule> all;
     // The order counts: with many samples a sub-problem tries only the first few. Without windows there is
-    // nothing of which anchor replicas could have fair shares.
+    // nothing of which anchor groups could have fair shares.
     if (pipeline)
         for (const double fed : {kNever, 1.0})
             for (int order = kOrders; order < kOrders + kPlacements; ++order)
@@ -87,13 +87,13 @@ std::vector<ConstructionRule> construction_rules(const Problem& problem) {
 SubProblem::SubProblem(Instance instance, std::uint64_t seed)
     : instance_(std::move(instance)), random_(seed) {
     const StageShape& anchor = instance_.shape(instance_.anchor);
-    anchors_ = anchor.replicas;
+    anchors_ = anchor.groups;
     pipeline_ = anchor.pipelined();
     for (int s = 0; s < static_cast<int>(instance_.stages.size()); ++s)
         bundles_ = bundles_ || (!instance_.of_loss(s) && instance_.shape(s).micro_batch > 1);
     if (bundles_) single_ = singly(instance_);
     upstream_.resize(instance_.sections());
-    for (const StageShape& shape : instance_.stages) upstream_[shape.section].resize(shape.replicas);
+    for (const StageShape& shape : instance_.stages) upstream_[shape.section].resize(shape.groups);
     cuts_.push_back(make_cut(instance_, Kinds::apart));
     if (cuts_.front().made) cuts_.push_back(make_cut(instance_, Kinds::together));
     starts_.resize(cuts_.size());
@@ -103,7 +103,7 @@ double SubProblem::construct(const ConstructionRule& rule) {
     Solution candidate;
     candidate.cut = rule.kinds == Kinds::apart ? 0 : static_cast<int>(cuts_.size()) - 1;
     const Cut& cut = cut_of(candidate);
-    candidate.replica_of = cut.spread;
+    candidate.group_of = cut.spread;
     if (instance_.sets_of(0).size() > 1) candidate.set_of.assign(samples(), kByLoad);
     candidate.order = cut.orders[rule.order];
     candidate.rule.fed_s = rule.fed * cut.work.mean_s;
@@ -172,7 +172,7 @@ void SubProblem::vary(const Solution& start, std::int64_t moves, double enough_s
     const bool anneal = current.order.size() <= kAnnealed;
     const std::int64_t all = moves;
     for (; moves > 0 && outcome_.makespan_s > enough_s && !unwanted.stop_requested(); --moves) {
-        const Solution candidate = varied(current, current_outcome.last_replica);
+        const Solution candidate = varied(current, current_outcome.last_group);
         const Outcome outcome = execute(candidate);
         // A change that lengthens the schedule by d is accepted with probability exp(-d / T), by the
         // criterion of Metropolis et al. (1953): the same as d being below T times an exponential draw. T
@@ -192,13 +192,13 @@ void SubProblem::vary(const Solution& start, std::int64_t moves, double enough_s
     solution_ = best;
 }
 
-/// Levels the anchor replicas with their idle times and tails as extra work, and keeps the result if its
+/// Levels the anchor groups with their idle times and tails as extra work, and keeps the result if its
 /// execution is better.
 bool SubProblem::try_level(bool all) {
     std::vector<double> extra_s = outcome_.idle_s;
     for (std::size_t a = 0; a < extra_s.size(); ++a) extra_s[a] += outcome_.tail_s[a];
     Solution candidate = solution_;
-    return level(cut_of(candidate).work, extra_s, all, candidate.replica_of) && try_solution(candidate);
+    return level(cut_of(candidate).work, extra_s, all, candidate.group_of) && try_solution(candidate);
 }
 
 /// Fixes the order in which the anchor starts its micro-batches: from there the search may also let text
@@ -215,9 +215,9 @@ Solution SubProblem::as_executed(Solution solution) {
     return solution;
 }
 
-/// One random change: two items change replicas or one changes its replica; two change places in the order
-/// or one moves in it; another rule; or a sample changes its replica set.
-Solution SubProblem::varied(const Solution& solution, int last_replica) {
+/// One random change: two items change groups or one changes its group; two change places in the order
+/// or one moves in it; another rule; or a sample changes its set.
+Solution SubProblem::varied(const Solution& solution, int last_group) {
     Solution next = solution;
     const int n = static_cast<int>(next.order.size());
     if (!next.set_of.empty() && random_.below(kOfSets) == 0) {
@@ -226,9 +226,9 @@ Solution SubProblem::varied(const Solution& solution, int last_replica) {
     }
     const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = random_.below(n);
-    // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds an
+    // Only changes of the group that ends last can shorten the schedule. One draw in `anchors_` finds an
     // item of it, on average; after twice as many the change is made elsewhere.
-    for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
+    for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.group_of[a] != last_group; ++k)
         a = random_.below(n);
     // Any other than a, each with the same probability.
     const int b = (a + 1 + random_.below(n - 1)) % n;
@@ -246,10 +246,10 @@ Solution SubProblem::varied(const Solution& solution, int last_replica) {
         next.rule.fair = random_.below(2) == 0;
         next.rule.apart = random_.below(kSeldom) == 0;
         next.rule.strict = next.order.size() <= kAnnealed && random_.below(2) == 0;
-    } else if (kind < kOfRule + kExchangeReplicas) {
-        std::swap(next.replica_of[a], next.replica_of[b]);
+    } else if (kind < kOfRule + kExchangeGroups) {
+        std::swap(next.group_of[a], next.group_of[b]);
     } else {
-        next.replica_of[a] = random_.below(anchors_);
+        next.group_of[a] = random_.below(anchors_);
     }
     return next;
 }
@@ -257,7 +257,7 @@ Solution SubProblem::varied(const Solution& solution, int last_replica) {
 bool SubProblem::try_exchange(int i, SubProblem& other, int j) {
     // Micro-batches that are cut have samples of one kind, and keep it.
     if (cut_of(solution_).made && instance_.other_work[i] != other.instance_.other_work[j]) return false;
-    // The samples change their sub-problems and take over each other's number, and with it the replica and
+    // The samples change their sub-problems and take over each other's number, and with it the group and
     // the place in the order. The tables of construct() are not updated, because exchanges come after all
     // constructions.
     const auto swap = [&] {

@@ -1,4 +1,4 @@
-// The local search for a short schedule of one sub-problem: which anchor replica gets which sample, and in
+// The local search for a short schedule of one sub-problem: which anchor group gets which sample, and in
 // which order samples are preferred. Every solution is evaluated by executing it.
 #pragma once
 
@@ -21,20 +21,20 @@ inline constexpr int kByLoad = -1;
 
 /// A solution of the search: list scheduling executes it.
 struct Solution {
-    int cut = 0;                  ///< which of the sub-problem's cuts has its items
-    std::vector<int> order;       ///< items, the most preferred first
-    std::vector<int> replica_of;  ///< [item], of the anchor
-    std::vector<int> set_of;      ///< [sample], which of the sets of its anchor replica; kByLoad: by their
-                                  ///< loads; empty where each has one set
+    int cut = 0;                ///< which of the sub-problem's cuts has its items
+    std::vector<int> order;     ///< items, the most preferred first
+    std::vector<int> group_of;  ///< [item], of the anchor
+    std::vector<int> set_of;    ///< [sample], which of the sets of its anchor group; kByLoad: by their
+                                ///< loads; empty where each has one set
     DispatchRule rule;
 };
 
 struct Outcome {
     double makespan_s = kNever;
-    double ends_s = 0;           ///< mean over the anchor replicas of the end of their last task
-    std::vector<double> idle_s;  ///< [anchor replica], idle time before its end
-    std::vector<double> tail_s;  ///< [anchor replica], from its end to the end of its last sample's backwards
-    int last_replica = 0;        ///< the anchor replica whose tail ends last
+    double ends_s = 0;           ///< mean over the anchor groups of the end of their last task
+    std::vector<double> idle_s;  ///< [anchor group], idle time before its end
+    std::vector<double> tail_s;  ///< [anchor group], from its end to the end of its last sample's backwards
+    int last_group = 0;          ///< the anchor group whose tail ends last
     bool better_than(const Outcome& o) const;
 };
 
@@ -110,8 +110,8 @@ private:
     Solution as_executed(Solution solution);
     void vary(const Solution& start, std::int64_t moves, double enough_s, const std::stop_token& unwanted);
     const Cut& cut_of(const Solution& solution) const { return cuts_[solution.cut]; }
-    /// A neighbour of a solution; `last_replica`: see Outcome.
-    Solution varied(const Solution& solution, int last_replica);
+    /// A neighbour of a solution; `last_group`: see Outcome.
+    Solution varied(const Solution& solution, int last_group);
     void assign_sets(const Solution& solution);
     void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
     double run(Trial& trial, const DispatchRule& rule, bool in_order);
@@ -121,7 +121,7 @@ private:
     Instance instance_;
     Instance single_;  ///< upstream sections sample by sample; empty where no section there has micro-batches
     SplitMix64 random_;
-    int anchors_ = 1;            ///< replicas of the anchor
+    int anchors_ = 1;            ///< groups of the anchor
     bool bundles_ = false;       ///< an upstream section has micro-batches of several samples
     bool pipeline_ = false;      ///< the anchor's section has several stages
     std::vector<Start> starts_;  ///< the best construction of each cut
@@ -132,11 +132,11 @@ private:
     std::size_t next_ = 0;
     std::unique_ptr<Trial> single_trial_;
     std::vector<int> priority_, place_;  ///< place_: [sample], of its item in the order
-    std::vector<int> set_of_;            ///< [sample], its replica set
+    std::vector<int> set_of_;            ///< [sample], its set
     std::vector<double> end_;
-    std::vector<std::vector<int>> on_;                     ///< [anchor replica], items in order
-    std::vector<std::vector<int>> lists_;                  ///< [replica of a section], samples in order
-    std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][replica], samples in forward order
+    std::vector<std::vector<int>> on_;                     ///< [anchor group], items in order
+    std::vector<std::vector<int>> lists_;                  ///< [group of a section], samples in order
+    std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][group], samples in forward order
 };
 
 }  // namespace maestro::schedule

@@ -6,7 +6,7 @@
 
 namespace maestro::schedule {
 
-/// Sets the replica sets of all samples, in the order of on_.
+/// Sets the sets of all samples, in the order of on_.
 void SubProblem::assign_sets(const Solution& solution) {
     set_of_.resize(samples());
     SetAssignment sets(instance_);
@@ -30,13 +30,13 @@ void SubProblem::compose(const Solution& solution, bool one_by_one, std::vector<
     batches.resize(instance_.sections());
     on_.resize(anchors_);
     for (auto& list : on_) list.clear();
-    for (const int item : solution.order) on_[solution.replica_of[item]].push_back(item);
+    for (const int item : solution.order) on_[solution.group_of[item]].push_back(item);
     assign_sets(solution);
     for (int s = 0; s < instance_.sections(); ++s) {
         Batches& section_batches = batches[s];
         section_batches.samples.clear();
         section_batches.ends.clear();
-        section_batches.replica_ends.assign(1, 0);
+        section_batches.group_ends.assign(1, 0);
         const int stage = instance_.last_stage(s);
         const StageShape& shape = instance_.shape(stage);
         if (cut.made && stage == instance_.anchor) {
@@ -45,12 +45,12 @@ void SubProblem::compose(const Solution& solution, bool one_by_one, std::vector<
                     for (const int i : cut.items.samples(item)) section_batches.samples.push_back(i);
                     section_batches.close_batch();
                 }
-                section_batches.close_replica();
+                section_batches.close_group();
             }
             continue;
         }
         const bool mixed = shape.loss && shape.micro_batch > 1;
-        lists_.resize(shape.replicas);
+        lists_.resize(shape.groups);
         if (!shape.loss && !one_by_one) {
             std::copy(upstream_[s].begin(), upstream_[s].end(), lists_.begin());
         } else {
@@ -59,7 +59,7 @@ void SubProblem::compose(const Solution& solution, bool one_by_one, std::vector<
                 for (const int item : items)
                     for (const int i : cut.items.samples(item))
                         if (instance_.active[instance_.at(stage, i)])
-                            lists_[instance_.replica_of(stage, set_of_[i])].push_back(i);
+                            lists_[instance_.group_of(stage, set_of_[i])].push_back(i);
         }
         for (auto& list : lists_) {
             const auto other_work = [&](int i) { return instance_.other_work[i]; };
@@ -82,7 +82,7 @@ void SubProblem::compose(const Solution& solution, bool one_by_one, std::vector<
                 ++filled;
             }
             if (filled > 0) section_batches.close_batch();
-            section_batches.close_replica();
+            section_batches.close_group();
         }
     }
     assign_parts(one_by_one && bundles_ ? single_ : instance_, Sharing::by_cost, batches);
@@ -110,11 +110,11 @@ Outcome SubProblem::execute(const Solution& solution) {
         compose(solution, true, single_trial().batches);
         if (run(single_trial(), solution.rule, false) == kNever) return outcome;
         for (auto& section : upstream_)
-            for (auto& replica : section) replica.clear();
+            for (auto& group : section) group.clear();
         for (const Executed& e : single_trial_->executed) {
             const Node& n = single_trial_->machine.node(e.node);
             if (e.phase == Phase::forward && instance_.first_of_section(n.stage))
-                upstream_[instance_.section_of(n.stage)][n.replica].push_back(n.first_sample);
+                upstream_[instance_.section_of(n.stage)][n.group].push_back(n.first_sample);
         }
     }
     compose(solution, !bundles_, trial().batches);
@@ -133,9 +133,9 @@ void SubProblem::judge(const Trial& trial, Outcome& outcome) {
     for (const Executed& e : trial.executed) {
         const Node& n = machine.node(e.node);
         // Tasks of a lane come in the order of their start: what stays is the end of a node's backward, and
-        // the last task of a replica.
+        // the last task of a group.
         end_[e.node] = e.end_s;
-        const int a = n.replica;
+        const int a = n.group;
         // A pipeline works at the rate of its longest stage, and ends with the backwards of its first.
         for (const int stage : instance_.bottleneck)
             if (n.stage == stage) work[a] += e.end_s - e.start_s;
@@ -143,7 +143,7 @@ void SubProblem::judge(const Trial& trial, Outcome& outcome) {
         outcome.idle_s[a] = e.end_s;
         last[a] = e.node;
     }
-    // Until the end of the loop, idle_s holds the ends of the replicas.
+    // Until the end of the loop, idle_s holds the ends of the groups.
     double latest = -1;
     for (int a = 0; a < anchors_; ++a) {
         if (last[a] >= 0)
@@ -151,7 +151,7 @@ void SubProblem::judge(const Trial& trial, Outcome& outcome) {
                 outcome.tail_s[a] = std::max(outcome.tail_s[a], end_[up.node] - outcome.idle_s[a]);
         if (outcome.idle_s[a] + outcome.tail_s[a] > latest) {
             latest = outcome.idle_s[a] + outcome.tail_s[a];
-            outcome.last_replica = a;
+            outcome.last_group = a;
         }
         outcome.ends_s += outcome.idle_s[a] / anchors_;
         outcome.idle_s[a] -= work[a];

@@ -1,4 +1,4 @@
-// The wavefront scheduler chooses the replica, the micro-batch and the order of every sample so that the
+// The wavefront scheduler chooses the group, the micro-batch and the order of every sample so that the
 // critical section does not wait.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace maestro::schedule {
 
-/// Plans a step in two stages. Construction: samples are assigned to sub-problems and replicas by descending
+/// Plans a step in two stages. Construction: samples are assigned to sub-problems and groups by descending
 /// cost, those with upstream work first, and executed by StarveFirst under several orders and rules, of which
-/// the best is kept. Local search: samples change replicas so that work and unavoidable idle time level out,
+/// the best is kept. Local search: samples change groups so that work and unavoidable idle time level out,
 /// and orders are varied. The samples of a pipeline are first cut into micro-batches, which then take the
 /// place of samples; all of its stages are executed, in one order. `moves`: executions that the search may
 /// use for a sub-problem; 0: as many as plan 1,024 samples in a few milliseconds. Reproducible: it uses no

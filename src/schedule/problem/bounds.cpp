@@ -21,7 +21,7 @@ constexpr double kMaxAssignments = 256;  ///< of jobs to machines that assignmen
 
 /// Returns a lower bound of the time that the machines of a stage are idle at one end of the step, summed
 /// over the machines. `plain`: the heads (or tails) of the stage's samples; `shared`: their tasks on a
-/// section whose replicas each serve `fanout` of these machines, one task at a time; `between`: what they
+/// section whose groups each serve `fanout` of these machines, one task at a time; `between`: what they
 /// need from there to the stage.
 double idle(const std::vector<double>& plain, std::vector<double> shared, std::vector<double> between,
             int machines, int fanout) {
@@ -32,9 +32,9 @@ double idle(const std::vector<double>& plain, std::vector<double> shared, std::v
     if (count < shared.size()) std::nth_element(shared.begin(), shared.begin() + count, shared.end());
     shared.resize(count);
     std::sort(shared.begin(), shared.end());
-    // The k-th machine of a replica waits for k tasks: the first task counts for all, the last for one. The
-    // sum of waiting times is smallest with the shortest tasks first on all replicas (SPT rule; Conway,
-    // Maxwell and Miller, "Theory of scheduling", 1967), as here, where any replica may take any task.
+    // The k-th machine of a group waits for k tasks: the first task counts for all, the last for one. The
+    // sum of waiting times is smallest with the shortest tasks first on all groups (SPT rule; Conway,
+    // Maxwell and Miller, "Theory of scheduling", 1967), as here, where any group may take any task.
     const int groups = machines / fanout;
     double queued = 0;
     for (std::size_t k = 0; k < count; ++k) queued += shared[k] * (fanout - static_cast<int>(k) / groups);
@@ -152,7 +152,7 @@ double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t s
         heads_of.push_back(paths.head(i, stage));
         tails_of.push_back(paths.tail(i, stage));
     }
-    // Some replicas have no job then, so that only the longest job bounds the makespan.
+    // Some groups have no job then, so that only the longest job bounds the makespan.
     const int machines = shape.machines();
     if (jobs.size() < static_cast<std::size_t>(machines))
         return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
@@ -165,7 +165,7 @@ double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t s
             machines % problem.stages[e.from].machines() == 0)
             entries.push_back(e);
     // Machines wait for every upstream section, hence also for the mean of several sections with the same
-    // fanout. With fan-in no two machines wait for the same replica, and their heads tell all.
+    // fanout. With fan-in no two machines wait for the same group, and their heads tell all.
     const auto fanout_of = [&](const EdgeShape& e) { return machines / problem.stages[e.from].machines(); };
     std::map<int, int> entries_of;  // fanout -> entries
     for (const EdgeShape& e : entries) ++entries_of[fanout_of(e)];
@@ -211,16 +211,16 @@ double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t s
         even = std::max(even, (whole_work + (1 - common) * (first + last)) / machines);
     }
     // Where the parts of a lane wait for each other, the lanes are the machines.
-    const double lanes_s = least_work(whole, stage) + idle_at_end(heads_of, shape.replicas) +
-                           idle_at_end(tails_of, shape.replicas);
-    return std::max({even, lanes_s / shape.replicas, pairing(std::move(jobs), machines)});
+    const double lanes_s =
+        least_work(whole, stage) + idle_at_end(heads_of, shape.groups) + idle_at_end(tails_of, shape.groups);
+    return std::max({even, lanes_s / shape.groups, pairing(std::move(jobs), machines)});
 }
 
 /// Returns the least seconds that a lane spends with each stage, the mean over the lanes.
 std::vector<double> lane_loads(const Problem& problem) {
     std::vector<double> load;
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
-        load.push_back(least_work(problem, s) / problem.stages[s].replicas);
+        load.push_back(least_work(problem, s) / problem.stages[s].groups);
     return load;
 }
 

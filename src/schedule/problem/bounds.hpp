@@ -6,8 +6,8 @@
 namespace maestro::schedule {
 
 /// Returns a time in seconds that no schedule is shorter than. It is the largest of these: for every stage,
-/// and for all stages of a section that share lanes, their work over the replicas, plus the times that the
-/// replicas must wait before their first and after their last task, with few samples also for every subset
+/// and for all stages of a section that share lanes, their work over the groups, plus the times that the
+/// groups must wait before their first and after their last task, with few samples also for every subset
 /// and every assignment of them; the pairing bound of parallel machines; the work of all sections that share
 /// lanes; the longest chain of one sample. The work of a lane with several parts counts the longest sample of
 /// each micro-batch for all of them, in the best of all divisions into micro-batches. Heads and tails:
@@ -22,7 +22,7 @@ int critical_stage(const Problem& problem);
 /// one stage unless the section has several chunks.
 std::vector<std::vector<int>> longest_stages(const Problem& problem);
 
-/// Returns the load per replica of each stage, seconds.
+/// Returns the load per group of each stage, seconds.
 std::vector<double> loads(const Problem& problem);
 
 }  // namespace maestro::schedule

@@ -9,53 +9,53 @@
 
 namespace maestro::schedule {
 
-/// A sample's replica of the anchor decides its replicas in sections with fewer of them. Of several such
+/// A sample's group of the anchor decides its groups in sections with fewer of them. Of several such
 /// stages the first is the anchor: all callers find the same one.
 int anchor_stage(const Problem& problem) {
     int anchor = -1;
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
         if (problem.stages[s].loss &&
-            (anchor < 0 || problem.stages[s].replicas > problem.stages[anchor].replicas))
+            (anchor < 0 || problem.stages[s].groups > problem.stages[anchor].groups))
             anchor = static_cast<int>(s);
     MAESTRO_CHECK(anchor >= 0, "no stage computes a loss");
     return anchor;
 }
 
-/// An edge joins the replicas of two sections in proportion: if each section's replicas are cut into g equal
-/// ranges, no edge leaves its range. All sections can be cut so if g divides all numbers of replicas.
+/// An edge joins the groups of two sections in proportion: if each section's groups are cut into g equal
+/// ranges, no edge leaves its range. All sections can be cut so if g divides all numbers of groups.
 int sub_problems_of(const Problem& problem) {
     int sub_problems = 0;
-    for (const auto& s : problem.stages) sub_problems = std::gcd(sub_problems, s.replicas);
+    for (const auto& s : problem.stages) sub_problems = std::gcd(sub_problems, s.groups);
     return sub_problems;
 }
 
 namespace {
 
-/// Sets per replica of the anchor. If it takes more for every replica to be in equally many sets, some
-/// replicas are in one set more than others.
+/// Sets per group of the anchor. If it takes more for every group to be in equally many sets, some
+/// groups are in one set more than others.
 constexpr std::int64_t kMostSets = 64;
 
-/// Any multiple of the anchor's replicas is correct that leaves no replica without a set: because the
-/// replicas of two sections that an edge joins divide each other, two of a set always serve each other.
-int replica_sets_of(const std::vector<StageShape>& stages, int anchor_replicas) {
+/// Any multiple of the number of the anchor's groups is correct that leaves no group without a set: because
+/// the groups of two sections that an edge joins divide each other, two of a set always serve each other.
+int count_sets(const std::vector<StageShape>& stages, int anchor_groups) {
     std::int64_t even = 1;
     int most = 1;
     for (const StageShape& s : stages) {
-        most = std::max(most, s.replicas);
-        if (even <= kMostSets * anchor_replicas) even = std::lcm(even, std::int64_t{s.replicas});
+        most = std::max(most, s.groups);
+        if (even <= kMostSets * anchor_groups) even = std::lcm(even, std::int64_t{s.groups});
     }
-    if (even <= kMostSets * anchor_replicas) return static_cast<int>(even);
-    return (most + anchor_replicas - 1) / anchor_replicas * anchor_replicas;
+    if (even <= kMostSets * anchor_groups) return static_cast<int>(even);
+    return (most + anchor_groups - 1) / anchor_groups * anchor_groups;
 }
 
 }  // namespace
 
 SetAssignment::SetAssignment(const Instance& instance) : instance_(instance) {
     for (int s = 0; s < instance.sections(); ++s) {
-        const int replicas = instance.shape(instance.first_stage(s)).replicas;
-        if (instance.shape(instance.anchor).replicas % replicas == 0) continue;
+        const int groups = instance.shape(instance.first_stage(s)).groups;
+        if (instance.shape(instance.anchor).groups % groups == 0) continue;
         sections_.push_back(s);
-        load_.emplace_back(replicas, 0.0);
+        load_.emplace_back(groups, 0.0);
     }
 }
 
@@ -74,8 +74,8 @@ void SetAssignment::add_to(int set, int sample) {
     for (std::size_t k = 0; k < sections_.size(); ++k) load(k, set) += work_s[k];
 }
 
-int SetAssignment::add(int sample, int anchor_replica) {
-    const IndexRange sets = instance_.sets_of(anchor_replica);
+int SetAssignment::add(int sample, int anchor_group) {
+    const IndexRange sets = instance_.sets_of(anchor_group);
     if (sections_.empty()) return sets.first;
     const std::vector<double> work_s = work_of(sample);
     int best = sets.first;
@@ -131,12 +131,12 @@ Instance part(const Problem& problem, int sub_problems, const std::vector<int>& 
     int of_section = 0;        // its first lane in the problem
     for (std::size_t s = 0; s < instance.stages.size(); ++s) {
         StageShape& shape = instance.stages[s];
-        shape.replicas /= sub_problems;
+        shape.groups /= sub_problems;
         // Colocated sections have the same first lane in the problem, and share their lanes here too.
         if (s == 0 || problem.stages[s - 1].section != shape.section) of_section = shape.first_lane;
         const int lane = first.emplace(of_section, instance.lanes).first->second;
         shape.first_lane += lane - of_section;
-        instance.lanes = std::max(instance.lanes, shape.lane(shape.replicas - 1) + 1);
+        instance.lanes = std::max(instance.lanes, shape.lane(shape.groups - 1) + 1);
     }
     const std::size_t count = instance.stages.size() * samples.size();
     instance.forward.resize(count);
@@ -164,7 +164,7 @@ Instance part(const Problem& problem, int sub_problems, const std::vector<int>& 
         }
     }
     instance.bottleneck = bottleneck_of(instance, instance.section_of(instance.anchor));
-    instance.replica_sets = replica_sets_of(instance.stages, instance.shape(instance.anchor).replicas);
+    instance.sets = count_sets(instance.stages, instance.shape(instance.anchor).groups);
     return instance;
 }
 

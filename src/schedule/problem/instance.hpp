@@ -1,4 +1,4 @@
-// Instance: a problem, or one sub-problem of it, as flat arrays. A sub-problem is a set of replicas that
+// Instance: a problem, or one sub-problem of it, as flat arrays. A sub-problem is a set of groups that
 // serve each other and no others, so that sub-problems can be scheduled independently.
 #pragma once
 
@@ -23,12 +23,12 @@ inline IndexRange overlap(int i, int count, int others) {
 }
 
 struct Instance {
-    std::vector<StageShape> stages;  ///< replicas and first_lane within the instance
+    std::vector<StageShape> stages;  ///< groups and first_lane within the instance
     std::vector<EdgeShape> edges;
     int lanes = 0;   ///< a lane runs one task at a time
-    int anchor = 0;  ///< the stage with a loss and the most replicas; samples are assigned to its replicas
+    int anchor = 0;  ///< the stage with a loss and the most groups; samples are assigned to its groups
     int entry = 0;   ///< the first stage of the anchor's section, whose order all of its stages follow
-    int replica_sets = 1;         ///< see replica_of()
+    int sets = 1;    ///< see group_of()
     std::vector<int> bottleneck;  ///< bottleneck_of() the anchor's section
     int samples = 0;
     bool zero_is_none = false;
@@ -57,20 +57,20 @@ struct Instance {
     }
     /// Returns whether the stage's section has a loss. The other sections work for those.
     bool of_loss(int stage) const { return shape(last_stage(section_of(stage))).loss; }
-    /// Returns the replica of `stage` in a replica set. A set has one replica of each stage, and these serve
-    /// each other: a sample that is assigned to a set goes to its replicas everywhere.
-    int replica_of(int stage, int set) const {
-        return static_cast<int>(std::int64_t{set} * shape(stage).replicas / replica_sets);
+    /// Returns the group of `stage` in a set. A set has one group of each stage, and these serve each other:
+    /// a sample that is assigned to a set goes to its groups everywhere.
+    int group_of(int stage, int set) const {
+        return static_cast<int>(std::int64_t{set} * shape(stage).groups / sets);
     }
-    /// Returns the replica sets that have replica `a` of the anchor.
-    IndexRange sets_of(int a) const { return overlap(a, shape(anchor).replicas, replica_sets); }
-    /// Returns the replicas of the anchor that replica `r` of `stage` serves.
+    /// Returns the sets that have group `a` of the anchor.
+    IndexRange sets_of(int a) const { return overlap(a, shape(anchor).groups, sets); }
+    /// Returns the groups of the anchor that group `r` of `stage` serves.
     IndexRange anchors_of(int stage, int r) const {
-        return overlap(r, shape(stage).replicas, shape(anchor).replicas);
+        return overlap(r, shape(stage).groups, shape(anchor).groups);
     }
-    /// Returns the replicas of `stage` that serve replica `a` of the anchor.
+    /// Returns the groups of `stage` that serve group `a` of the anchor.
     IndexRange serving(int stage, int a) const {
-        return overlap(a, shape(anchor).replicas, shape(stage).replicas);
+        return overlap(a, shape(anchor).groups, shape(stage).groups);
     }
 };
 
@@ -78,31 +78,31 @@ struct Instance {
 /// stage, unless the section has several chunks.
 std::vector<int> bottleneck_of(const Instance& instance, int section);
 
-/// Returns the stage with a loss and the most replicas. Throws Error(broken_invariant) if there is none.
+/// Returns the stage with a loss and the most groups. Throws Error(broken_invariant) if there is none.
 int anchor_stage(const Problem& problem);
 
-/// Returns the number of sub-problems: the greatest common divisor of all replicas.
+/// Returns the number of sub-problems: the greatest common divisor of the sections' numbers of groups.
 int sub_problems_of(const Problem& problem);
 
-/// Assigns samples to the replica sets of their anchor replicas.
+/// Assigns samples to the sets of their anchor groups.
 class SetAssignment {
 public:
     explicit SetAssignment(const Instance& instance);
-    /// Returns the set in which the fullest replica that has work for the sample is least loaded (list
+    /// Returns the set in which the fullest group that has work for the sample is least loaded (list
     /// scheduling; Graham, 1969), with all samples that were added before.
-    int add(int sample, int anchor_replica);
+    int add(int sample, int anchor_group);
     /// Adds the sample to this set.
     void add_to(int set, int sample);
 
 private:
     std::vector<double> work_of(int sample) const;
     double& load(std::size_t k, int set) {
-        return load_[k][instance_.replica_of(instance_.first_stage(sections_[k]), set)];
+        return load_[k][instance_.group_of(instance_.first_stage(sections_[k]), set)];
     }
 
     const Instance& instance_;
-    std::vector<int> sections_;              ///< of which several replicas may serve an anchor replica
-    std::vector<std::vector<double>> load_;  ///< [of sections_][replica], seconds
+    std::vector<int> sections_;              ///< of which several groups may serve an anchor group
+    std::vector<std::vector<double>> load_;  ///< [of sections_][group], seconds
 };
 
 /// Returns the whole problem as one instance.

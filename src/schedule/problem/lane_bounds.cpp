@@ -37,25 +37,24 @@ double lane_bound(const SamplePaths& paths, const std::vector<double>& loads) {
     std::vector<char> here(problem.lanes);
     for (const StageShape& shape : problem.stages) {
         here.assign(here.size(), 0);
-        for (int r = 0; r < shape.replicas; ++r) here[shape.lane(r)] = 1;
+        for (int r = 0; r < shape.groups; ++r) here[shape.lane(r)] = 1;
         std::vector<std::size_t> within;  // stages that run on these lanes alone
         for (std::size_t s = 0; s < problem.stages.size(); ++s) {
             const StageShape& other = problem.stages[s];
             int r = 0;
-            while (r < other.replicas && here[other.lane(r)]) ++r;
-            if (r == other.replicas) within.push_back(s);
+            while (r < other.groups && here[other.lane(r)]) ++r;
+            if (r == other.groups) within.push_back(s);
         }
         std::vector<double> lane_s(problem.lanes, 0.0);
         Ends ends;
         for (const std::size_t s : within) {
-            for (int r = 0; r < problem.stages[s].replicas; ++r)
-                lane_s[problem.stages[s].lane(r)] += loads[s];
+            for (int r = 0; r < problem.stages[s].groups; ++r) lane_s[problem.stages[s].lane(r)] += loads[s];
             // A stage that has its lanes to itself has a sharper bound (stage_bound()).
             if (within.size() > 1) ends.add(paths, s);
         }
         double sum = 0;
-        for (int r = 0; r < shape.replicas; ++r) sum += lane_s[shape.lane(r)];
-        bound = std::max(bound, (sum + ends.idle_s(shape.replicas)) / shape.replicas);
+        for (int r = 0; r < shape.groups; ++r) sum += lane_s[shape.lane(r)];
+        bound = std::max(bound, (sum + ends.idle_s(shape.groups)) / shape.groups);
     }
     return bound;
 }
@@ -69,10 +68,10 @@ double window_bound(const SamplePaths& paths) {
         if (shape.window == 0) continue;
         Ends ends;
         ends.add(paths, s);
-        // A replica without a micro-batch waits for nothing.
+        // A group without a micro-batch waits for nothing.
         const double idle_s =
-            ends.heads.size() < static_cast<std::size_t>(shape.replicas) ? 0 : ends.idle_s(shape.replicas);
-        bound = std::max(bound, (in_flight[s] / shape.window + idle_s) / shape.replicas);
+            ends.heads.size() < static_cast<std::size_t>(shape.groups) ? 0 : ends.idle_s(shape.groups);
+        bound = std::max(bound, (in_flight[s] / shape.window + idle_s) / shape.groups);
     }
     return bound;
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr double kShorter = 1e-6;  ///< of a micro-batch; an exchange must gain more than that
 constexpr std::size_t kRounds = 4, kMaxRounds = 128;  ///< exchanges per micro-batch, and of all
 
-/// Micro-batches of one replica while they are levelled: the first `heavy` may have samples of both kinds,
+/// Micro-batches of one group while they are levelled: the first `heavy` may have samples of both kinds,
 /// the others have only text.
 struct Cut {
     const std::vector<double>& cost;
@@ -74,7 +74,7 @@ struct Cut {
     }
 };
 
-/// heavy, light: the samples of one replica.
+/// heavy, light: the samples of one group.
 std::vector<std::vector<int>> cut_together(Cut cut, const std::vector<int>& heavy,
                                            const std::vector<int>& light, std::size_t size) {
     const std::size_t count = (heavy.size() + light.size() + size - 1) / size;
@@ -113,16 +113,16 @@ void MicroBatches::add(std::span<const int> samples) {
 }
 
 MicroBatches cut_evenly(const std::vector<double>& cost, const std::vector<std::uint8_t>& other_work,
-                        const std::vector<int>& replica_of, int replicas, int size, Kinds kinds) {
-    std::vector<std::vector<int>> heavy(replicas), light(replicas);
+                        const std::vector<int>& group_of, int groups, int size, Kinds kinds) {
+    std::vector<std::vector<int>> heavy(groups), light(groups);
     for (std::size_t i = 0; i < cost.size(); ++i)
-        (other_work[i] ? heavy : light)[replica_of[i]].push_back(static_cast<int>(i));
+        (other_work[i] ? heavy : light)[group_of[i]].push_back(static_cast<int>(i));
     MicroBatches made;
     const auto cut = [&](const std::vector<int>& first, const std::vector<int>& second) {
         for (const auto& batch : cut_together({.cost = cost, .other_work = other_work}, first, second, size))
             made.add(batch);
     };
-    for (int r = 0; r < replicas; ++r) {
+    for (int r = 0; r < groups; ++r) {
         if (kinds == Kinds::together) {
             cut(heavy[r], light[r]);
             continue;

@@ -34,11 +34,11 @@ enum class Kinds {
     together,  ///< text fills those with pictures, so that all are of even length
 };
 
-/// Cuts the samples of every replica into as few micro-batches of at most `size` samples as possible, of even
-/// length. cost, other_work, replica_of: [sample]. First by descending cost to the shortest micro-batch that
+/// Cuts the samples of every group into as few micro-batches of at most `size` samples as possible, of even
+/// length. cost, other_work, group_of: [sample]. First by descending cost to the shortest micro-batch that
 /// is not full (LPT with a limit of the number, as in Dell'Amico and Martello, "Bounds for the cardinality
 /// constrained P||Cmax problem", 2001), then by exchanges while the longest or shortest gains by one.
 MicroBatches cut_evenly(const std::vector<double>& cost, const std::vector<std::uint8_t>& other_work,
-                        const std::vector<int>& replica_of, int replicas, int size, Kinds kinds);
+                        const std::vector<int>& group_of, int groups, int size, Kinds kinds);
 
 }  // namespace maestro::schedule

@@ -1,14 +1,15 @@
 // Problem: the input of the scheduler, a hybrid flow shop. It has the stages of all sections with their
-// replicas, edges between stages, and the cost of every sample in every stage.
+// replica groups, edges between stages, and the cost of every sample in every stage.
 //
-// A section decides which replica takes which samples, in which micro-batches. Its stages, one or a pipeline
-// of several, run these micro-batches. A pipeline has several lanes in every replica, one for each pipeline
+// In this folder, a group is a replica group. Mostly it is one replica. Several replicas of a section may
+// share a lane, as those of an encoder do that runs on the ranks of a language model with more tensor
+// parallelism. They are then a group of several parts: they run every micro-batch together, each one a part
+// of its samples.
+//
+// A section decides which group takes which samples, in which micro-batches. Its stages, one or a pipeline
+// of several, run these micro-batches. A pipeline has several lanes in every group, one for each pipeline
 // rank. Stages take these lanes in turn: with as many stages as lanes each has its own, with more of them
 // (chunks, the virtual stages of Megatron) every lane has several.
-//
-// Several replicas of a section may share a lane, as those of an encoder do that runs on the ranks of a
-// language model with more tensor parallelism. They run every micro-batch together, each one a part of its
-// samples, and count as one replica here: one with several parts.
 #pragma once
 
 #include <algorithm>
@@ -19,31 +20,31 @@
 namespace maestro::schedule {
 
 /// A stage of a section. The stages of a section are consecutive, in the order of their layers, and have
-/// equal replicas, micro-batches and `backward`.
+/// equally many groups, equal micro-batches and equal `backward`.
 struct StageShape {
     int section = 0;
-    int replicas = 1;
-    int first_lane = 0;   ///< of replica 0; colocated sections share lanes
-    int lane_stride = 1;  ///< from a replica to the next: the lanes of a replica. Stage k of the section runs
-                          ///< on lane k mod lane_stride of its replica
+    int groups = 1;
+    int first_lane = 0;   ///< of group 0; colocated sections share lanes
+    int lane_stride = 1;  ///< from a group to the next: the lanes of a group. Stage k of the section runs
+                          ///< on lane k mod lane_stride of its group
     int chunks = 1;       ///< stages of the section on each of these lanes
     int parts = 1;        ///< of a lane, each of which has samples of every micro-batch to itself
     int micro_batch = 1;  ///< samples, of all parts together; a multiple of `parts`
-    int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
+    int window = 1;       ///< micro-batches in flight per group, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
     bool loss = false;  ///< it computes a loss, and runs each backward right after its forward
-    /// Seconds for which the gradients of all replicas are summed at the end of a step, beside the last
+    /// Seconds for which the gradients of all groups are summed at the end of a step, beside the last
     /// backward, and their weights gathered at its beginning; 0: not known.
     double sum_s = 0, gather_s = 0;
 
-    int lane(int replica) const { return first_lane + replica * lane_stride; }
-    /// Returns the replica whose lane this is, which must be one of the stage's.
-    int replica_on(int lane) const { return (lane - first_lane) / lane_stride; }
+    int lane(int group) const { return first_lane + group * lane_stride; }
+    /// Returns the group whose lane this is, which must be one of the stage's.
+    int group_on(int lane) const { return (lane - first_lane) / lane_stride; }
     /// Returns how many samples the stage may work on at a time.
-    int machines() const { return replicas * parts; }
+    int machines() const { return groups * parts; }
     bool pipelined() const { return lane_stride > 1 || chunks > 1; }
-    /// Returns the samples in flight per replica if micro-batches are full; at most 2^30.
+    /// Returns the samples in flight per group if micro-batches are full; at most 2^30.
     int window_samples() const {
         return static_cast<int>(std::min<std::int64_t>(std::int64_t{window} * micro_batch, 1 << 30));
     }
@@ -74,7 +75,7 @@ struct SampleCost {
 
 struct Problem {
     std::vector<StageShape> stages;
-    std::vector<EdgeShape> edges;  ///< acyclic; the replicas of one end are a multiple of the other's
+    std::vector<EdgeShape> edges;  ///< acyclic; the number of groups at one end is a multiple of the other's
     int lanes = 1;                 ///< a lane runs one task at a time: the ranks of a stage, together
     std::vector<SampleCost> samples;
     /// A backward of zero seconds means that there is none, as in times from a file. Otherwise every active

@@ -50,9 +50,9 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
     count(plan.batches);
     for (const auto& section : plan.batches) {
         count(section);
-        for (const auto& replica : section) {
-            count(replica);
-            for (const auto& batch : replica) {
+        for (const auto& group : section) {
+            count(group);
+            for (const auto& batch : group) {
                 count(batch.samples);
                 words.insert(words.end(), batch.samples.begin(), batch.samples.end());
                 count(batch.part_ends);
@@ -84,9 +84,9 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.batches.resize(in.count());
     for (auto& section : plan.batches) {
         section.resize(in.count());
-        for (auto& replica : section) {
-            replica.resize(in.count());
-            for (auto& batch : replica) {
+        for (auto& group : section) {
+            group.resize(in.count());
+            for (auto& batch : group) {
                 batch.samples.resize(in.count());
                 for (auto& sample : batch.samples) sample = in.word();
                 batch.part_ends.resize(in.count());

@@ -38,8 +38,8 @@ struct StepPlan {
     std::vector<std::vector<Task>> agendas;                     ///< [lane], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
-    std::vector<double> load_s;  ///< [stage], work per replica
-    int critical_stage = 0;      ///< the one with the largest load per replica
+    std::vector<double> load_s;  ///< [stage], work per group
+    int critical_stage = 0;      ///< the one with the largest load per group
     /// A window was too small for the micro-batches of this step: they were made smaller, or wavefront used
     /// the plan of lpt (policies.hpp).
     bool window_limited = false;

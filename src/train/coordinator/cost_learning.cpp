@@ -23,8 +23,8 @@ void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sum
     // What is compared are sums over all samples of a step: tasks of several samples have one time.
     learned_.next_step();
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        for (const auto& replica : plan.batches[s])
-            for (const auto& batch : replica)
+        for (const auto& group : plan.batches[s])
+            for (const auto& batch : group)
                 for (const std::int64_t id : batch.samples) {
                     const schedule::SampleCost cost = costs.of(id);
                     const int section = static_cast<int>(s), last = graph_.last_stage(section);

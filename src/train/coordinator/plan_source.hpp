@@ -76,7 +76,7 @@ private:
     std::int64_t steps_ = 0, window_limited_ = 0;
     double planning_s_ = 0, waited_s_ = 0;
     double planned_s_ = 0, bound_s_ = 0;    ///< sums over the plans, by the cost model
-    std::vector<double> load_s_;            ///< sums of the work of a replica, by stage
+    std::vector<double> load_s_;            ///< sums of the work of a replica group, by stage
     std::map<int, std::int64_t> critical_;  ///< steps by critical stage
 };
 

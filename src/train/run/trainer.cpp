@@ -301,8 +301,8 @@ double Trainer::scale_of_loss(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
         if (job_.context().scenario.graph.sections[s].loss)
-            for (const auto& replica : plan.batches[s])
-                for (const auto& batch : replica)
+            for (const auto& group : plan.batches[s])
+                for (const auto& batch : group)
                     for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
     return weight > 0 ? 1 / weight : 0;
 }

@@ -68,8 +68,7 @@ public:
     int section() const { return settings_.section; }  ///< colour
     int number() const { return settings_.stage; }     ///< among the stages of all sections
     int replica() const { return settings_.replica; }
-    /// The replica group of its lane, which plans call a replica, and which part of the lane the
-    /// replica is.
+    /// The replica group of its lane, and which part of the lane the replica is.
     int replica_group() const { return settings_.replica / settings_.lane_replicas; }
     int part() const { return settings_.replica % settings_.lane_replicas; }
     bool shares_experts() const { return settings_.shares_experts; }

@@ -38,21 +38,21 @@ std::vector<channel::RowSegment> segments_of(std::int64_t sample, const Rows& pr
 
 /// Where a sample is at the consuming end.
 struct Consumer {
-    int replica = 0;
-    int micro_batch = 0;       ///< among those of all replicas
+    int group = 0;
+    int micro_batch = 0;       ///< among those of all groups
     std::size_t position = 0;  ///< in the micro-batch
 };
 
-/// The micro-batches of replicas of the consuming section. Each is laid out when the first of its samples is
+/// The micro-batches of groups of the consuming section. Each is laid out when the first of its samples is
 /// asked for.
 class Consumers {
 public:
     explicit Consumers(const RowLayout& layout) : layout_(layout) {}
-    void add(int replica, const std::vector<schedule::MicroBatch>& micro_batches) {
+    void add(int group, const std::vector<schedule::MicroBatch>& micro_batches) {
         for (const schedule::MicroBatch& micro_batch : micro_batches) {
             for (std::size_t i = 0; i < micro_batch.samples.size(); ++i)
                 of_sample_.emplace(micro_batch.samples[i],
-                                   Consumer{replica, static_cast<int>(micro_batches_.size()), i});
+                                   Consumer{group, static_cast<int>(micro_batches_.size()), i});
             micro_batches_.push_back(&micro_batch);
         }
         rows_.resize(micro_batches_.size());
@@ -94,7 +94,7 @@ RowLayout of_parts(parallel::Degrees degrees, RowsOf rows_of) {
 
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to,
                                    const RowLayout& produced, const RowLayout& consumed,
-                                   const std::optional<EndReplicas>& local) {
+                                   const std::optional<EndGroups>& local) {
     const auto &up = plan.batches[from], &down = plan.batches[to];
     const auto serves = [&](int producer, int consumer) {
         return channel::serves(up.size(), down.size(), producer, consumer);
@@ -102,7 +102,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
     const auto is_local = [&](int producer, int consumer) {
         return !local || local->producer == producer || local->consumer == consumer;
     };
-    // Replicas of which none serves or is served by a local one are not looked at, because there are as many
+    // Groups of which none serves or is served by a local one are not looked at, because there are as many
     // as the batch is large.
     std::vector<bool> produces(up.size(), !local), consumes(down.size(), !local);
     const auto look_at = [&](int producer, int consumer) {
@@ -123,17 +123,17 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
             for (std::size_t i = 0; i < samples.size(); ++i) {
                 const Consumer* consumer = consumers.find(samples[i]);
                 if (!consumer) continue;
-                MAESTRO_CHECK(serves(p, consumer->replica),
-                              "sample {} from replica {}, which does not serve replica {}", samples[i], p,
-                              consumer->replica);
-                if (!is_local(p, consumer->replica)) continue;
+                MAESTRO_CHECK(serves(p, consumer->group),
+                              "sample {} from replica group {}, which does not serve group {}", samples[i], p,
+                              consumer->group);
+                if (!is_local(p, consumer->group)) continue;
                 // Laid out once for all samples of the micro-batch, and not at all if none of them has a
                 // local end.
                 if (!rows) rows = produced(up[p][k]);
                 found.push_back({.sample = samples[i],
-                                 .producer_replica = p,
+                                 .producer_group = p,
                                  .producer_micro_batch = static_cast<int>(k),
-                                 .consumer_replica = consumer->replica,
+                                 .consumer_group = consumer->group,
                                  .segments = segments_of(samples[i], (*rows)[i], consumers.rows(*consumer))});
             }
         }
@@ -142,7 +142,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
 
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from, EdgeSide to,
                                    const workload::SampleTable& table,
-                                   const std::optional<EndReplicas>& local) {
+                                   const std::optional<EndGroups>& local) {
     if (from.section == to.section) {
         const auto stream = [&](bool by_sample) {
             return of_parts(from.degrees, [&, by_sample](std::span<const std::int64_t> samples) {

@@ -18,21 +18,21 @@ namespace maestro::train {
 using RowLayout = std::function<workload::RowPlacements(const schedule::MicroBatch& micro_batch)>;
 
 /// The replica groups of a rank at the two ends of an edge; empty where it holds nothing of that section.
-struct EndReplicas {
+struct EndGroups {
     std::optional<int> producer, consumer;
 };
 
 /// Pure. The routes of a step, in an order that is the same on every rank. A sample that only one of the
 /// sections `from` and `to` works on has no route, but its rows count in the layout of its micro-batch.
-/// With `local`, those that begin or end in one of these replicas, and only the micro-batches of replicas
+/// With `local`, those that begin or end in one of these groups, and only the micro-batches of groups
 /// that serve them or are served by them are read: the time grows with the rank's share of the batch. Throws
-/// Error(broken_invariant) where the two ends hold different rows of a sample, or where a replica works on a
+/// Error(broken_invariant) where the two ends hold different rows of a sample, or where a group works on a
 /// sample of one that does not serve it.
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to,
                                    const RowLayout& produced, const RowLayout& consumed,
-                                   const std::optional<EndReplicas>& local = {});
+                                   const std::optional<EndGroups>& local = {});
 
-/// A section at one end of an edge, and how the ranks of its replicas share the rows. Each part of a lane has
+/// A section at one end of an edge, and how the ranks of its groups share the rows. Each part of a lane has
 /// the rows of its samples.
 struct EdgeSide {
     int section = 0;
@@ -42,6 +42,6 @@ struct EdgeSide {
 /// rows of the residual stream on to the one at the same place.
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from, EdgeSide to,
                                    const workload::SampleTable& table,
-                                   const std::optional<EndReplicas>& local = {});
+                                   const std::optional<EndGroups>& local = {});
 
 }  // namespace maestro::train

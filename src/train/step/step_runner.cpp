@@ -100,12 +100,10 @@ void StepRunner::begin_sums(Step& step) {
 }
 
 void StepRunner::begin_edges(const schedule::StepPlan& plan) {
-    const auto replica_at = [](const auto& end) {
-        return end ? std::optional<int>(end->replica) : std::nullopt;
-    };
+    const auto group_at = [](const auto& end) { return end ? std::optional<int>(end->group) : std::nullopt; };
     for (const EdgeEnd& edge : edges_) {
         if (!edge.channel) continue;
-        const EndReplicas local{replica_at(edge.channel->producer()), replica_at(edge.channel->consumer())};
+        const EndGroups local{group_at(edge.channel->producer()), group_at(edge.channel->consumer())};
         edge.channel->begin_step(plan.step, routes(plan, edge.producers, edge.consumers, table_, local));
     }
 }

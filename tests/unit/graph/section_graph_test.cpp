@@ -91,6 +91,14 @@ TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {
     EXPECT_EQ(refusals_of({section("vision", Kind::encoder, 2), section("language", Kind::language, 4)},
                           {edge("vision", "language")}),
               "");
+    // Six encoders on the ranks of two students are two groups of three.
+    auto guest = section("vision", Kind::encoder, 6), student = section("student", Kind::language, 2);
+    guest.colocate_with = "student";
+    student.layout.tp = 3;
+    EXPECT_THAT(refusals_of({guest, student, section("language", Kind::language, 3)},
+                            {edge("vision", "student"), edge("vision", "language")}),
+                AllOf(HasSubstr("vision -> language joins 2 replica groups"),
+                      HasSubstr("the number of groups of 'language' must be a multiple or a divisor of 2")));
 }
 
 TEST(SectionGraph, NamesTheCycle) {

@@ -13,7 +13,7 @@
 namespace maestro::schedule {
 namespace {
 
-/// A language section of one to three stages and one or two replicas, with an encoder, a frozen teacher or
+/// A language section of one to three stages and one or two groups, with an encoder, a frozen teacher or
 /// neither, each of one or two stages: three or four samples, for the exact solver.
 Problem tiny_pipelines(std::uint64_t seed) {
     const Random random(seed, "tiny");
@@ -22,20 +22,20 @@ Problem tiny_pipelines(std::uint64_t seed) {
         return static_cast<int>(random.bits(next++) % static_cast<std::uint64_t>(n));
     };
     const auto cost = [&] { return 0.2 + random.uniform(next++); };
-    const int replicas = 1 + below(4) / 3, kind = below(4);
+    const int groups = 1 + below(4) / 3, kind = below(4);
     const bool encoder = kind < 2, teacher = kind == 2;
     Problem single;
     std::vector<int> stages;
     if (encoder || teacher) {
-        single.stages.push_back({.replicas = 1, .window = below(3), .backward = encoder});
+        single.stages.push_back({.groups = 1, .window = below(3), .backward = encoder});
         single.edges.push_back({0, 1, encoder});
         stages.push_back(1 + below(2));
         single.lanes = 1;
     }
     const int language = static_cast<int>(single.stages.size());
     single.stages.push_back(
-        {.section = language, .replicas = replicas, .first_lane = single.lanes, .window = 1, .loss = true});
-    single.lanes += replicas;
+        {.section = language, .groups = groups, .first_lane = single.lanes, .window = 1, .loss = true});
+    single.lanes += groups;
     stages.push_back(1 + below(3));
     const int samples = 3 + below(2);
     for (int i = 0; i < samples; ++i) {
@@ -86,8 +86,8 @@ TEST(LowerBound, OfPipelinesHoldsForTheShortestSchedule) {
 /// Four micro-batches of one second on each of four stages, one with a picture: its own chain is the bound.
 TEST(LowerBound, OfAPipelineKnowsTheChainThroughItsStages) {
     Problem problem = schedule_test::in_stages(
-        {.stages = {{.replicas = 1, .window = 0},
-                    {.section = 1, .replicas = 1, .first_lane = 1, .window = 0, .loss = true}},
+        {.stages = {{.groups = 1, .window = 0},
+                    {.section = 1, .groups = 1, .first_lane = 1, .window = 0, .loss = true}},
          .edges = {{0, 1, true}},
          .lanes = 2,
          .samples = {{.id = 0, .stages = {{1.2, 2.4, true}, {4.0 / 3, 8.0 / 3, true}}}}},
@@ -111,8 +111,8 @@ TEST(LowerBound, OfAPipelineKnowsTheChainThroughItsStages) {
 
 /// Vision on the lanes of a pipeline: all work over the stages, and what the last of them waits for.
 TEST(LowerBound, OfLanesThatStagesShareCountsAllTheirWork) {
-    Problem single{.stages = {{.replicas = 1, .window = 0},
-                              {.section = 1, .replicas = 1, .first_lane = 0, .window = 0, .loss = true}},
+    Problem single{.stages = {{.groups = 1, .window = 0},
+                              {.section = 1, .groups = 1, .first_lane = 0, .window = 0, .loss = true}},
                    .edges = {{0, 1, true}},
                    .lanes = 1,
                    .samples = {}};

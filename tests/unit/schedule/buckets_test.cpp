@@ -19,29 +19,29 @@
 namespace maestro::schedule {
 namespace {
 
-/// An encoder with one lane for each of `sub_problems` sub-problems, and `replicas` language lanes of `parts`
+/// An encoder with one lane for each of `sub_problems` sub-problems, and `groups` language lanes of `parts`
 /// parts each. Log-normal costs of sigma 0.8, a third of the samples with pictures. The work of an encoder's
 /// lane is about two thirds of that of a language lane.
-Problem with_parts(int encoder_parts, int replicas, int parts, int samples, int sub_problems = 1) {
+Problem with_parts(int encoder_parts, int groups, int parts, int samples, int sub_problems = 1) {
     const Random random(static_cast<std::uint64_t>(samples + parts), "parts");
-    Problem problem{.stages = {{.replicas = sub_problems,
+    Problem problem{.stages = {{.groups = sub_problems,
                                 .parts = encoder_parts,
                                 .micro_batch = encoder_parts,
                                 .window = 0},
                                {.section = 1,
-                                .replicas = replicas,
+                                .groups = groups,
                                 .first_lane = sub_problems,
                                 .parts = parts,
                                 .micro_batch = parts,
                                 .window = 0,
                                 .loss = true}},
                     .edges = {{0, 1, true}},
-                    .lanes = sub_problems + replicas,
+                    .lanes = sub_problems + groups,
                     .samples = {}};
     for (int i = 0; i < samples; ++i) {
         const auto at = static_cast<std::uint64_t>(2 * i);
         const double language = std::exp(0.8 * random.normal(at)) / 3,
-                     vision = 2.0 * sub_problems / (replicas * parts) * std::exp(0.8 * random.normal(at + 1));
+                     vision = 2.0 * sub_problems / (groups * parts) * std::exp(0.8 * random.normal(at + 1));
         const bool picture = i % 3 == 0;
         problem.samples.push_back(
             {.id = i,

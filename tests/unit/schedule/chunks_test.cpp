@@ -133,8 +133,8 @@ TEST(Chunks, AreLimitedByTheirLaneAndNotByAStage) {
 /// Of an encoder that lets one micro-batch through at a time, chunks that want several before the first
 /// backward get them one by one.
 TEST(Chunks, RunWhereAWindowUpstreamHoldsLessThanARound) {
-    Problem single{.stages = {{.replicas = 1, .first_lane = 0, .window = 1},
-                              {.section = 1, .replicas = 1, .first_lane = 1, .window = 1, .loss = true}},
+    Problem single{.stages = {{.groups = 1, .first_lane = 0, .window = 1},
+                              {.section = 1, .groups = 1, .first_lane = 1, .window = 1, .loss = true}},
                    .edges = {{0, 1, true}},
                    .lanes = 2,
                    .samples = {}};
@@ -148,14 +148,14 @@ TEST(Chunks, RunWhereAWindowUpstreamHoldsLessThanARound) {
     }
 }
 
-/// Sections of several chunks with a loss follow the lists, in the order in which a replica's first stage
+/// Sections of several chunks with a loss follow the lists, in the order in which a group's first stage
 /// takes its micro-batches.
 void expect_lists(const Problem& problem, const StepPlan& plan) {
     for (std::size_t s = 0; s < problem.stages.size(); ++s) {
         const StageShape& last = problem.stages[s];
         if (!last.loss || last.chunks == 1) continue;
-        for (int r = 0; r < last.replicas; ++r) {
-            // The last stage is on the last of the replica's lanes.
+        for (int r = 0; r < last.groups; ++r) {
+            // The last stage is on the last of the group's lanes.
             const int first_lane = last.lane(r) + 1 - last.lane_stride;
             std::map<int, int> place;  // of micro-batches
             for (const ChunkTask& task : on_lane(problem, plan, last.section, first_lane))

@@ -47,7 +47,7 @@ public:
             if (const auto before = last.find(t.lane); before != last.end())
                 tasks_[before->second].on_lane.push_back(at);
             last[t.lane] = at;
-            place_[{t.task.stage, t.replica, t.task.micro_batch, t.task.phase}] = at;
+            place_[{t.task.stage, t.group, t.task.micro_batch, t.task.phase}] = at;
             tasks_.push_back({.lane = t.lane,
                               .task = t.task,
                               .start_s = t.start_s,
@@ -61,20 +61,20 @@ public:
     /// Tasks without duration start where others end, so the order of their dependence is not determined.
     bool ambiguous() const { return ambiguous_; }
 
-    double float_of(int section, int replica, int batch) {
+    double float_of(int section, int group, int batch) {
         double least = kNever;
         for (const Phase phase : {Phase::forward, Phase::backward})
-            if (const auto at = place_.find({section, replica, batch, phase}); at != place_.end())
+            if (const auto at = place_.find({section, group, batch, phase}); at != place_.end())
                 for (const Follower& f : tasks_[at->second].on_others)
                     least = std::min(least,
                                      plan_.makespan_s - rest(f.task) - f.delay_s - tasks_[at->second].end_s);
         return least;
     }
 
-    double seconds(int section, int replica, int batch) const {
+    double seconds(int section, int group, int batch) const {
         double sum = 0;
         for (const Phase phase : {Phase::forward, Phase::backward})
-            if (const auto at = place_.find({section, replica, batch, phase}); at != place_.end())
+            if (const auto at = place_.find({section, group, batch, phase}); at != place_.end())
                 sum += tasks_[at->second].end_s - tasks_[at->second].start_s;
         return sum;
     }
@@ -155,15 +155,15 @@ std::vector<std::string> wrong_floats(const Problem& problem, const StepPlan& pl
         for (const Task& t : plan.agendas[lane]) {
             const auto& shape = problem.stages[static_cast<std::size_t>(t.stage)];
             if (t.phase == Phase::backward || !shape.loss) continue;
-            const int replica = shape.replica_on(static_cast<int>(lane));
-            const double takes = paths.seconds(t.stage, replica, t.micro_batch),
-                         wait = std::max(paths.float_of(t.stage, replica, t.micro_batch), 0.0);
+            const int group = shape.group_on(static_cast<int>(lane));
+            const double takes = paths.seconds(t.stage, group, t.micro_batch),
+                         wait = std::max(paths.float_of(t.stage, group, t.micro_batch), 0.0);
             const double rounding = 1e-8 * plan.makespan_s + 1e-12;
             const bool same = wait == kNever ? t.float_s == kNever : std::abs(t.float_s - wait) <= rounding;
             if (!same || std::abs(t.takes_s - takes) > rounding)
                 wrong.push_back(fmt::format(
-                    "section {}, replica {}, micro-batch {}: {} s, float {} s instead of {} s, {} s", t.stage,
-                    replica, t.micro_batch, t.takes_s, t.float_s, takes, wait));
+                    "section {}, group {}, micro-batch {}: {} s, float {} s instead of {} s, {} s", t.stage,
+                    group, t.micro_batch, t.takes_s, t.float_s, takes, wait));
             compared += wait < kNever ? 1 : 0;
         }
     return wrong;

@@ -21,12 +21,12 @@ class Search {
 public:
     Search(const Problem& problem, double start_s, std::int64_t most_nodes)
         : p_(problem), best_(start_s), nodes_left_(most_nodes) {
-        for (const auto& s : p_.stages) groups_ = std::gcd(groups_, s.replicas);
+        for (const auto& s : p_.stages) sub_problems_ = std::gcd(sub_problems_, s.groups);
         const auto stages = p_.stages.size(), samples = p_.samples.size();
         forward_end_.assign(stages * samples, kNot);
         backward_end_ = forward_end_;
         sub_problem_.assign(samples, -1);
-        replica_.assign(static_cast<std::size_t>(p_.sections()) * samples, -1);
+        group_.assign(static_cast<std::size_t>(p_.sections()) * samples, -1);
         free_.assign(static_cast<std::size_t>(p_.lanes), 0.0);
         left_.assign(stages, 0.0);
         for (std::size_t s = 0; s < stages; ++s)
@@ -40,7 +40,7 @@ public:
 
 private:
     struct Move {
-        int sample, stage, replica, lane, sub_problem;
+        int sample, stage, group, lane, sub_problem;
         bool backward;
         double start, duration;
     };
@@ -72,15 +72,14 @@ private:
         return time;
     }
 
-    /// When the replica's window has room for another forward, or kNot if that is not known yet.
-    double room(int stage, int replica) const {
+    /// When the group's window has room for another forward, or kNot if that is not known yet.
+    double room(int stage, int group) const {
         const int window = shape(stage).window;
         if (window == 0) return 0;
         int started = 0;
         std::vector<double> left;
         for (int i = 0; i < samples(); ++i) {
-            if (replica_[at(shape(stage).section, i)] != replica || forward_end_[at(stage, i)] == kNot)
-                continue;
+            if (group_[at(shape(stage).section, i)] != group || forward_end_[at(stage, i)] == kNot) continue;
             ++started;
             if (const double end = leaves(stage, i); end != kNot) left.push_back(end);
         }
@@ -102,15 +101,15 @@ private:
         return last;
     }
 
-    /// When the lanes of a replica are free: those of all stages of its section. Replicas that are alike in
+    /// When the lanes of a group are free: those of all stages of its section. Groups that are alike in
     /// that, and have no sample in flight, are alike in all.
-    std::vector<double> state(int stage, int replica) const {
+    std::vector<double> state(int stage, int group) const {
         std::vector<double> free;
         for (const StageShape& other : p_.stages)
             if (other.section == shape(stage).section)
-                free.push_back(free_[static_cast<std::size_t>(other.lane(replica))]);
+                free.push_back(free_[static_cast<std::size_t>(other.lane(group))]);
         for (int i = 0; i < samples(); ++i)
-            if (replica_[at(shape(stage).section, i)] == replica && shape(stage).pipelined())
+            if (group_[at(shape(stage).section, i)] == group && shape(stage).pipelined())
                 free.push_back(1 + i);
         return free;
     }
@@ -127,13 +126,13 @@ private:
                 if (inputs == kNot) continue;
                 const double duration = shape(s).loss ? work(c, static_cast<std::size_t>(s))
                                                       : (backward ? c.backward_s : c.forward_s);
-                const int per_group = shape(s).replicas / groups_;
-                for (int g = 0; g < groups_; ++g) {
+                const int per_sub_problem = shape(s).groups / sub_problems_;
+                for (int g = 0; g < sub_problems_; ++g) {
                     const int assigned = sub_problem_[static_cast<std::size_t>(i)];
                     if (assigned >= 0 && assigned != g) continue;
                     std::vector<std::vector<double>> seen;
-                    for (int k = 0; k < per_group; ++k) {
-                        const int r = g * per_group + k, known = replica_[at(shape(s).section, i)];
+                    for (int k = 0; k < per_sub_problem; ++k) {
+                        const int r = g * per_sub_problem + k, known = group_[at(shape(s).section, i)];
                         if (known >= 0 && known != r) continue;
                         std::vector<double> mine = state(s, r);
                         if (std::find(seen.begin(), seen.end(), mine) != seen.end()) continue;
@@ -150,8 +149,9 @@ private:
     }
     bool untouched(int g) const {
         for (const auto& s : p_.stages)
-            for (int r = 0; r < s.replicas / groups_; ++r)
-                if (free_[static_cast<std::size_t>(s.lane(g * (s.replicas / groups_) + r))] > 0) return false;
+            for (int r = 0; r < s.groups / sub_problems_; ++r)
+                if (free_[static_cast<std::size_t>(s.lane(g * (s.groups / sub_problems_) + r))] > 0)
+                    return false;
         return std::find(sub_problem_.begin(), sub_problem_.end(), g) == sub_problem_.end();
     }
 
@@ -159,9 +159,9 @@ private:
         double bound = 0;
         for (int s = 0; s < stages(); ++s) {
             double sum = left_[static_cast<std::size_t>(s)];
-            for (int r = 0; r < shape(s).replicas; ++r)
+            for (int r = 0; r < shape(s).groups; ++r)
                 sum += free_[static_cast<std::size_t>(shape(s).lane(r))];
-            bound = std::max(bound, sum / shape(s).replicas);
+            bound = std::max(bound, sum / shape(s).groups);
         }
         std::vector<double> forward(p_.stages.size()), backward(forward);
         std::vector<double> after(p_.stages.size(),
@@ -184,7 +184,7 @@ private:
         }
         for (int s = 0; s < stages(); ++s) {
             const auto k = static_cast<std::size_t>(s);
-            if (shape(s).replicas == 1 && after[k] < kUnreachable)
+            if (shape(s).groups == 1 && after[k] < kUnreachable)
                 bound =
                     std::max(bound, free_[static_cast<std::size_t>(shape(s).lane(0))] + left_[k] + after[k]);
         }
@@ -247,12 +247,12 @@ private:
             const auto lane = static_cast<std::size_t>(m.lane), i = static_cast<std::size_t>(m.sample);
             const double free = free_[lane], end = m.start + m.duration;
             const int sub_problem = sub_problem_[i];
-            int& replica = replica_[at(shape(m.stage).section, m.sample)];
-            const int before = replica;
+            int& group = group_[at(shape(m.stage).section, m.sample)];
+            const int before = group;
             const bool loss = shape(m.stage).loss;
             free_[lane] = end;
             sub_problem_[i] = m.sub_problem;
-            replica = m.replica;
+            group = m.group;
             (m.backward ? backward_end_ : forward_end_)[at(m.stage, m.sample)] = end;
             if (loss) backward_end_[at(m.stage, m.sample)] = end;
             left_[static_cast<std::size_t>(m.stage)] -= m.duration;
@@ -261,7 +261,7 @@ private:
             if (loss) backward_end_[at(m.stage, m.sample)] = kNot;
             (m.backward ? backward_end_ : forward_end_)[at(m.stage, m.sample)] = kNot;
             sub_problem_[i] = sub_problem;
-            replica = before;
+            group = before;
             free_[lane] = free;
         }
     }
@@ -269,10 +269,10 @@ private:
     const Problem& p_;
     double best_;
     std::int64_t nodes_left_;
-    int groups_ = 0;
+    int sub_problems_ = 0;
     std::vector<double> forward_end_, backward_end_;  ///< [stage, sample], kNot: not done
     std::vector<int> sub_problem_;                    ///< [sample], -1: open
-    std::vector<int> replica_;                        ///< [section, sample], -1: open
+    std::vector<int> group_;                          ///< [section, sample], -1: open
     std::vector<double> free_;                        ///< [lane]
     std::vector<double> left_;                        ///< [stage], seconds of work
 };

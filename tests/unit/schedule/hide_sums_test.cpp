@@ -15,15 +15,15 @@
 namespace maestro::schedule {
 namespace {
 
-/// When the last of the stage's replicas has what the sum leaves after its last backward, with what its first
+/// When the last of the stage's groups has what the sum leaves after its last backward, with what its first
 /// forward waits for the gather.
 double end_with_sums(const Problem& problem, const StepPlan& plan, int stage) {
     const StageShape& shape = problem.stages[stage];
     double latest_s = 0;
-    for (int replica = 0; replica < shape.replicas; ++replica) {
+    for (int group = 0; group < shape.groups; ++group) {
         double wait_s = -1, end_s = 0;
         for (const TimedTask& t : simulate(problem, plan).tasks) {
-            if (t.task.stage != stage || t.replica != replica) continue;
+            if (t.task.stage != stage || t.group != group) continue;
             if (t.task.phase == Phase::forward && wait_s < 0)
                 wait_s = std::max(0.0, shape.gather_s - t.end_s);
             if (t.task.phase == Phase::backward) end_s = std::max(t.end_s, t.start_s + shape.sum_s);
@@ -33,7 +33,7 @@ double end_with_sums(const Problem& problem, const StepPlan& plan, int stage) {
     return latest_s;
 }
 
-/// One replica of a section with a loss, whose samples take f and 2 f seconds.
+/// One group of a section with a loss, whose samples take f and 2 f seconds.
 Problem text(const std::vector<double>& forward_s, double sum_s, double gather_s) {
     Problem problem;
     problem.stages.push_back({.loss = true, .sum_s = sum_s, .gather_s = gather_s});

@@ -48,8 +48,8 @@ FedStep fed_step(std::uint64_t seed) {
 }
 
 Problem FedStep::problem() const {
-    Problem single{.stages = {{.replicas = 1, .window = 0},
-                              {.section = 1, .replicas = 1, .first_lane = 1, .window = 1, .loss = true}},
+    Problem single{.stages = {{.groups = 1, .window = 0},
+                              {.section = 1, .groups = 1, .first_lane = 1, .window = 1, .loss = true}},
                    .edges = {{0, 1, true}},
                    .lanes = 2,
                    .samples = {}};
@@ -74,17 +74,17 @@ Problem UnlikeStep::problem(std::uint64_t seed) const {
     const Random random(seed, "unlike");
     std::uint64_t next = 0;
     const auto log_normal = [&] { return std::exp(sigma * random.normal(next++)); };
-    const int replicas = sub_problems * pipelines, samples = micro_batches * size * replicas;
+    const int groups = sub_problems * pipelines, samples = micro_batches * size * groups;
     Problem single{
-        .stages = {{.section = 0, .replicas = sub_problems, .micro_batch = encoder_size, .window = 0},
+        .stages = {{.section = 0, .groups = sub_problems, .micro_batch = encoder_size, .window = 0},
                    {.section = 1,
-                    .replicas = replicas,
+                    .groups = groups,
                     .first_lane = sub_problems,
                     .micro_batch = size,
                     .window = 1,
                     .loss = true}},
         .edges = {{0, 1, true}},
-        .lanes = sub_problems + replicas,
+        .lanes = sub_problems + groups,
         .samples = {}};
     if (encoder_window > 0)
         single.stages[0].window =
@@ -102,7 +102,7 @@ Problem UnlikeStep::problem(std::uint64_t seed) const {
     for (std::size_t i = single.samples.size(); i > 1; --i)
         std::swap(single.samples[i - 1], single.samples[random.bits(next++) % i]);
     for (SampleCost& sample : single.samples) {
-        const double scale = load * language / (stages * replicas) / (vision / sub_problems);
+        const double scale = load * language / (stages * groups) / (vision / sub_problems);
         sample.stages[0].forward_s *= scale;
         sample.stages[0].backward_s *= scale;
     }

@@ -26,10 +26,10 @@ struct FedStep {
 FedStep fed_step(std::uint64_t seed);
 
 /// A step of unlike samples: a language section in `stages` stages, of which an encoder rank serves
-/// `pipelines` replicas.
+/// `pipelines` groups.
 struct UnlikeStep {
-    int stages = 4, micro_batches = 16, size = 4;  ///< of a language replica; samples of a micro-batch
-    int sub_problems = 1, pipelines = 1;           ///< encoder ranks; language replicas that one serves
+    int stages = 4, micro_batches = 16, size = 4;  ///< of a language group; samples of a micro-batch
+    int sub_problems = 1, pipelines = 1;           ///< encoder ranks; language groups that one serves
     double share = 1.0 / 3;                        ///< of samples with pictures
     double load = 0.7;                             ///< work of an encoder rank over that of a language rank
     double sigma = 0.6;                            ///< of the log-normal costs of samples

@@ -1,4 +1,4 @@
-// Sections of several stages. Closed forms: m micro-batches of a replica, p stages, c = forward + backward of
+// Sections of several stages. Closed forms: m micro-batches of a group, p stages, c = forward + backward of
 // a stage.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using schedule_test::in_stages;
 
 constexpr double kForward = 1, kBackward = 2, kTogether = kForward + kBackward;
 
-/// Text alone: `micro_batches` of equal costs on one replica.
+/// Text alone: `micro_batches` of equal costs on one group.
 Problem text_only(int stages, int micro_batches) {
     return schedule_test::text_pipeline({.ranks = stages}, micro_batches, kForward, kBackward);
 }
@@ -105,8 +105,8 @@ TEST(Pipelines, KeepTheRulesOnRandomProblems) {
             stages.push_back(colocated ? 1 + static_cast<int>(seed / 2 % 3)
                                        : 1 + static_cast<int>((seed / 2 + 3 * s) % 4));
         // Colocated sections need equally many lanes, but not equally many stages.
-        if (StageShape& loss = single.stages.back(); colocated && loss.replicas % 2 == 0 && stages[0] < 3) {
-            loss.replicas /= 2;
+        if (StageShape& loss = single.stages.back(); colocated && loss.groups % 2 == 0 && stages[0] < 3) {
+            loss.groups /= 2;
             stages.back() = 2 * stages[0];
             ++unlike;
         }

@@ -82,18 +82,18 @@ TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {
 }
 
 /// As random_problem, but small, of single samples and without windows: what the exact solver takes. With
-/// fan-in, sections upstream have twice the replicas of the last one.
+/// fan-in, sections upstream have twice the groups of the last one.
 Problem tiny_problem(std::uint64_t seed, bool fan_in = false) {
     Problem problem = random_problem(seed);
     int lane = 0;
     const int most = seed % 2 == 0 ? 1 : 2;
-    const int last = std::min(problem.stages.back().replicas, 2);
+    const int last = std::min(problem.stages.back().groups, 2);
     for (auto& s : problem.stages) {
-        s.replicas = s.loss ? last : fan_in ? 2 * last : std::min({s.replicas, last, most});
+        s.groups = s.loss ? last : fan_in ? 2 * last : std::min({s.groups, last, most});
         s.micro_batch = 1;
         s.window = 0;
         s.first_lane = lane;
-        lane += s.replicas;
+        lane += s.groups;
     }
     problem.lanes = lane;
     problem.samples.resize(std::min<std::size_t>(problem.samples.size(), 4));
@@ -124,17 +124,17 @@ TEST(Wavefront, IsAsShortAsTheExactSolverFindsForTinyProblems) {
     expect_shortest(false, 1.1);
 }
 
-TEST(Wavefront, ChoosesReplicasUpstreamAsWellAsTheExactSolver) {
+TEST(Wavefront, ChoosesGroupsUpstreamAsWellAsTheExactSolver) {
     expect_shortest(true, 1.15);
 }
 
-/// List scheduling: the fullest replica was the least loaded one when it got its last sample.
-TEST(Policies, LevelTheReplicasUpstreamOfOne) {
+/// List scheduling: the fullest group was the least loaded one when it got its last sample.
+TEST(Policies, LevelTheGroupsUpstreamOfOne) {
     int compared = 0;
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
         const Problem problem = schedule_test::with_fan_in(random_problem(seed), seed);
         if (problem.sections() != 2) continue;
-        const int fan_in = problem.stages[0].replicas / problem.stages[1].replicas;
+        const int fan_in = problem.stages[0].groups / problem.stages[1].groups;
         const StepPlan plan = make_plan("lpt", problem, 1);
         double longest = 0;
         for (const SampleCost& sample : problem.samples)
@@ -162,12 +162,12 @@ TEST(Policies, DoNotDependOnTheOrderOfTheSectionsLanes) {
         const Problem problem = random_problem(seed);
         if (problem.stages.front().first_lane == problem.stages.back().first_lane) continue;  // colocated
         Problem moved = problem;
-        for (StageShape& s : moved.stages) s.first_lane = problem.lanes - s.first_lane - s.replicas;
+        for (StageShape& s : moved.stages) s.first_lane = problem.lanes - s.first_lane - s.groups;
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             const StepPlan plan = make_plan(policy, problem, 1), other = make_plan(policy, moved, 1);
             ASSERT_EQ(other.batches, plan.batches) << policy << ", seed " << seed;
             for (std::size_t s = 0; s < problem.stages.size(); ++s)
-                for (int r = 0; r < problem.stages[s].replicas; ++r)
+                for (int r = 0; r < problem.stages[s].groups; ++r)
                     ASSERT_EQ(other.agendas[moved.stages[s].lane(r)], plan.agendas[problem.stages[s].lane(r)])
                         << policy << ", seed " << seed;
             for (const Dispatch dispatch : {Dispatch::planned, Dispatch::ready})
@@ -192,15 +192,14 @@ TEST(Policies, SeeWhatBreaksTheRules) {
     EXPECT_THAT(check_plan(problem, twice), testing::Not(testing::IsEmpty()));
 }
 
-TEST(Policies, PlanForMoreReplicasThanTheSquareRootOfAnInt) {
-    constexpr int kReplicas = 60'000;
-    Problem problem{
-        .stages = {{.replicas = 2, .first_lane = 0, .window = 0},
-                   {.section = 1, .replicas = kReplicas, .first_lane = 2, .window = 0, .loss = true}},
-        .edges = {{0, 1, true}},
-        .lanes = kReplicas + 2,
-        .samples = {}};
-    for (int i = 0; i < kReplicas; ++i) problem.samples.push_back({i, {{0, 0, false}, {1, 2, true}}});
+TEST(Policies, PlanForMoreGroupsThanTheSquareRootOfAnInt) {
+    constexpr int kGroups = 60'000;
+    Problem problem{.stages = {{.groups = 2, .first_lane = 0, .window = 0},
+                               {.section = 1, .groups = kGroups, .first_lane = 2, .window = 0, .loss = true}},
+                    .edges = {{0, 1, true}},
+                    .lanes = kGroups + 2,
+                    .samples = {}};
+    for (int i = 0; i < kGroups; ++i) problem.samples.push_back({i, {{0, 0, false}, {1, 2, true}}});
     problem.samples.back().stages.front() = {1, 2, true};
     for (const char* policy : {"fifo", "lpt"}) {
         const StepPlan plan = make_plan(policy, problem, 1);
@@ -255,13 +254,12 @@ TEST(Policies, MakeSmallerMicroBatchesWhereAWindowIsTooSmall) {
 
 TEST(LowerBound, IsNoneWhereNothingComesBack) {
     // Times from outside: the language task has no backward, so the encoder's runs beside it: 1 + 5 s.
-    const Problem problem{
-        .stages = {{.replicas = 1, .first_lane = 0, .window = 0},
-                   {.section = 1, .replicas = 1, .first_lane = 1, .window = 0, .loss = true}},
-        .edges = {{0, 1, true}},
-        .lanes = 2,
-        .samples = {{.id = 0, .stages = {{1, 5, true}, {3, 0, true}}}},
-        .zero_is_none = true};
+    const Problem problem{.stages = {{.groups = 1, .first_lane = 0, .window = 0},
+                                     {.section = 1, .groups = 1, .first_lane = 1, .window = 0, .loss = true}},
+                          .edges = {{0, 1, true}},
+                          .lanes = 2,
+                          .samples = {{.id = 0, .stages = {{1, 5, true}, {3, 0, true}}}},
+                          .zero_is_none = true};
     EXPECT_DOUBLE_EQ(lower_bound(problem), 6);
     EXPECT_DOUBLE_EQ(plan_wavefront(problem, 1).makespan_s, 6);
 }

@@ -36,15 +36,15 @@ Problem random_problem(std::uint64_t seed) {
     Problem problem;
     const int upstream = 1 + dice.up_to(3), sub_problems = 1 + dice.up_to(2), fanout = 1 + dice.up_to(4);
     const bool colocated = dice.up_to(4) == 0, chain = dice.up_to(3) == 0;
-    const int replicas = sub_problems * fanout, batch = 1 + dice.up_to(4);
+    const int groups = sub_problems * fanout, batch = 1 + dice.up_to(4);
     const int samples = 1 + dice.up_to(24), pictures = dice.up_to(5);
     int lane = 0;
     for (int s = 0; s <= upstream; ++s) {
         const bool loss = s == upstream;
-        const int count = loss || colocated ? replicas : sub_problems;
-        // Wide enough for fifo, which feeds the replicas of a sub-problem in turn.
+        const int count = loss || colocated ? groups : sub_problems;
+        // Wide enough for fifo, which feeds the groups of a sub-problem in turn.
         problem.stages.push_back({.section = s,
-                                  .replicas = count,
+                                  .groups = count,
                                   .first_lane = colocated ? 0 : lane,
                                   .micro_batch = loss ? batch : 1 + dice.up_to(4),
                                   .window = loss ? 1 : fanout * batch + 8,
@@ -52,7 +52,7 @@ Problem random_problem(std::uint64_t seed) {
                                   .loss = loss});
         lane += count;
     }
-    problem.lanes = colocated ? replicas : lane;
+    problem.lanes = colocated ? groups : lane;
     for (int s = 0; s < upstream; ++s) {
         const int to = chain ? s + 1 : upstream;
         if (chain && s > 0 && problem.stages[static_cast<std::size_t>(s - 1)].backward)
@@ -75,9 +75,9 @@ Problem random_problem(std::uint64_t seed) {
 
 Problem two_lanes(std::uint64_t seed, double load, double share) {
     Dice dice(seed);
-    Problem problem{.stages = {{.replicas = 1, .first_lane = 0, .micro_batch = 2, .window = 8},
+    Problem problem{.stages = {{.groups = 1, .first_lane = 0, .micro_batch = 2, .window = 8},
                                {.section = 1,
-                                .replicas = 1,
+                                .groups = 1,
                                 .first_lane = 1,
                                 .micro_batch = 4,
                                 .window = 1,
@@ -114,9 +114,9 @@ Problem hard_problem(std::uint64_t seed) {
         StageShape second = problem.stages.back();
         second.first_lane = problem.lanes;
         ++second.section;
-        second.replicas = problem.stages.front().replicas;
+        second.groups = problem.stages.front().groups;
         second.micro_batch = 1 + dice.up_to(3);
-        problem.lanes += second.replicas;
+        problem.lanes += second.groups;
         problem.stages.push_back(second);
         problem.edges.push_back({0, last + 1, problem.stages.front().backward});
         for (SampleCost& sample : problem.samples) {
@@ -150,11 +150,11 @@ Problem with_fan_in(Problem problem, std::uint64_t seed) {
     Dice dice(seed + 2'000'000);
     const auto loss = std::find_if(problem.stages.begin(), problem.stages.end(),
                                    [](const StageShape& s) { return s.loss; });
-    for (auto s = problem.stages.begin(); s != loss; ++s) s->replicas = loss->replicas << dice.up_to(3);
+    for (auto s = problem.stages.begin(); s != loss; ++s) s->groups = loss->groups << dice.up_to(3);
     problem.lanes = 0;
     for (StageShape& s : problem.stages) {
         s.first_lane = problem.lanes;
-        problem.lanes += s.replicas;
+        problem.lanes += s.groups;
     }
     return problem;
 }
@@ -192,7 +192,7 @@ Problem in_pipelines(const Problem& single, const std::vector<Pipeline>& pipelin
         first[s] = static_cast<int>(problem.stages.size());
         last[s] = first[s] + count - 1;
         const auto [lane, added] = lanes.emplace(single.stages[s].first_lane, problem.lanes);
-        if (added) problem.lanes += ranks * single.stages[s].replicas;
+        if (added) problem.lanes += ranks * single.stages[s].groups;
         for (int k = 0; k < count; ++k) {
             StageShape shape = single.stages[s];
             shape.first_lane = lane->second + k % ranks;
@@ -231,7 +231,7 @@ Problem in_stages(const Problem& single, const std::vector<int>& stages) {
 }
 
 Problem text_pipeline(Pipeline pipeline, int micro_batches, double forward_s, double backward_s) {
-    Problem single{.stages = {{.replicas = 1, .window = 1, .backward = backward_s > 0, .loss = true}},
+    Problem single{.stages = {{.groups = 1, .window = 1, .backward = backward_s > 0, .loss = true}},
                    .edges = {},
                    .lanes = 1,
                    .samples = {}};

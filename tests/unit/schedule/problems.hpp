@@ -16,7 +16,7 @@ schedule::Problem two_lanes(std::uint64_t seed, double load, double share);
 /// from outside where a zero is no task, a section that feeds two levels, a second section with a loss.
 schedule::Problem hard_problem(std::uint64_t seed);
 /// The same problem with fan-in: the sections upstream of the first one with a loss have once, twice or four
-/// times its replicas. Colocated problems stay as they are.
+/// times its groups. Colocated problems stay as they are.
 schedule::Problem with_fan_in(schedule::Problem problem, std::uint64_t seed);
 /// The same problem, some of whose sections have two to four parts on each lane. In half of the problems the
 /// parts do up to three quarters of their work in common.
@@ -34,7 +34,7 @@ struct Pipeline {
 schedule::Problem in_pipelines(const schedule::Problem& single, const std::vector<Pipeline>& pipelines);
 /// The same with one chunk and as many stages as `stages` says.
 schedule::Problem in_stages(const schedule::Problem& single, const std::vector<int>& stages);
-/// One replica of a section with a loss and `micro_batches` of one sample. A pipeline rank, with all of its
+/// One group of a section with a loss and `micro_batches` of one sample. A pipeline rank, with all of its
 /// chunks, takes `forward_s` and `backward_s` for each; 0: the section has no backward.
 schedule::Problem text_pipeline(Pipeline pipeline, int micro_batches, double forward_s, double backward_s);
 

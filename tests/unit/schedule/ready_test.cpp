@@ -19,9 +19,8 @@ namespace {
 Problem one_picture(int texts, double backward_s) {
     const bool frozen = backward_s == 0;
     Problem problem{
-        .stages =
-            {{.replicas = 1, .first_lane = 0, .window = 0, .backward = !frozen},
-             {.section = 1, .replicas = 1, .first_lane = 1, .window = 1, .backward = true, .loss = true}},
+        .stages = {{.groups = 1, .first_lane = 0, .window = 0, .backward = !frozen},
+                   {.section = 1, .groups = 1, .first_lane = 1, .window = 1, .backward = true, .loss = true}},
         .edges = {{0, 1, !frozen}},
         .lanes = 2,
         .samples = {{.id = 0, .stages = {{1, backward_s, true}, {1, 1, true}}}}};

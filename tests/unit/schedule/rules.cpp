@@ -31,7 +31,7 @@ struct Span {
 
 /// A micro-batch: its samples, and when its tasks ran.
 struct Batch {
-    int stage = 0, replica = 0, index = 0;
+    int stage = 0, group = 0, index = 0;
     std::vector<const SampleCost*> samples;
     std::vector<std::size_t> part_ends;  ///< of the samples of each part of the lane
     std::vector<Span> forward, backward;
@@ -48,7 +48,7 @@ public:
                 for (int b = 0; b < static_cast<int>(batches[at(r)].size()); ++b) {
                     Batch& batch = batches_[{s, r, b}];
                     batch.stage = s;
-                    batch.replica = r;
+                    batch.group = r;
                     batch.index = b;
                     for (const std::int64_t id : batches[at(r)][at(b)].samples)
                         batch.samples.push_back(sample_of.at(id));
@@ -81,20 +81,20 @@ private:
         wrong_.push_back(fmt::format(text, std::forward<Args>(args)...));
     }
     static std::string name(const Batch& b) {
-        return fmt::format("stage {}, replica {}, micro-batch {}", b.stage, b.replica, b.index);
+        return fmt::format("stage {}, group {}, micro-batch {}", b.stage, b.group, b.index);
     }
     const TaskCost& cost(const SampleCost& sample, int stage) const { return sample.stages[at(stage)]; }
 
     void collect(const Timeline& timeline) {
         for (const TimedTask& t : timeline.tasks) {
-            const auto found = batches_.find({t.task.stage, t.replica, t.task.micro_batch});
+            const auto found = batches_.find({t.task.stage, t.group, t.task.micro_batch});
             if (found == batches_.end()) {
                 complain("a task of no micro-batch");
                 continue;
             }
             Batch& batch = found->second;
             (t.task.phase == Phase::forward ? batch.forward : batch.backward).push_back({t.start_s, t.end_s});
-            if (t.lane != problem_.stages[at(batch.stage)].lane(batch.replica))
+            if (t.lane != problem_.stages[at(batch.stage)].lane(batch.group))
                 complain("{} runs on lane {}", name(batch), t.lane);
         }
     }
@@ -177,8 +177,8 @@ private:
         std::map<int, double> interleaved;  // section of several chunks -> the latest start so far
         double latest = 0;
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
-            const int replica = problem_.stages[at(task.stage)].replica_on(lane);
-            const Batch& batch = batches_.at({task.stage, replica, task.micro_batch});
+            const int group = problem_.stages[at(task.stage)].group_on(lane);
+            const Batch& batch = batches_.at({task.stage, group, task.micro_batch});
             const bool forward = task.phase == Phase::forward;
             const double start = (forward ? batch.forward : batch.backward).front().start_s;
             if (dispatch == Dispatch::planned && start < latest - kRounding)
@@ -208,8 +208,8 @@ private:
         std::map<int, std::vector<Earlier>> forwards;  // section -> in the plan's order
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
             if (task.phase == Phase::backward || !problem_.stages[at(task.stage)].loss) continue;
-            const int replica = problem_.stages[at(task.stage)].replica_on(lane);
-            const Batch& batch = batches_.at({task.stage, replica, task.micro_batch});
+            const int group = problem_.stages[at(task.stage)].group_on(lane);
+            const Batch& batch = batches_.at({task.stage, group, task.micro_batch});
             const double start = batch.forward.front().start_s;
             for (const Earlier& e : forwards[task.stage])
                 if (start < e.start_s - kRounding && task.takes_s > e.float_s)
@@ -227,8 +227,8 @@ private:
         for (const SampleCost& sample : problem_.samples) {
             if (!cost(sample, e.from).active || !cost(sample, e.to).active) continue;
             const Batch &up = *holder_.at({e.from, sample.id}), &down = *holder_.at({e.to, sample.id});
-            if (!serves(problem_, e, up.replica, down.replica))
-                complain("sample {} goes from replica {} to {}", sample.id, up.replica, down.replica);
+            if (!serves(problem_, e, up.group, down.group))
+                complain("sample {} goes from group {} to {}", sample.id, up.group, down.group);
             transfers[{&up, &down}] += cost(sample, e.from).transfer_s;
         }
         for (const auto& [ends, transfer_s] : transfers) {
@@ -258,7 +258,7 @@ private:
     void check_windows() {
         std::map<std::pair<int, int>, std::vector<std::pair<double, int>>> changes;
         for (const auto& [key, batch] : batches_) {
-            auto& list = changes[{batch.stage, batch.replica}];
+            auto& list = changes[{batch.stage, batch.group}];
             list.emplace_back(batch.forward.front().start_s + kRounding, 1);
             list.emplace_back(leaves(batch), -1);
         }
@@ -268,7 +268,7 @@ private:
             int in_flight = 0, most = 0;
             for (const auto& [time, change] : list) most = std::max(most, in_flight += change);
             if (window > 0 && most > window)
-                complain("section {}, replica {}: {} in flight, window {}", key.first, key.second, most,
+                complain("section {}, group {}: {} in flight, window {}", key.first, key.second, most,
                          window);
         }
     }

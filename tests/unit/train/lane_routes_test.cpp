@@ -1,4 +1,4 @@
-// Rows between replicas of several ranks, in thousands of random layouts, against the definition row by row.
+// Rows between groups of several ranks, in thousands of random layouts, against the definition row by row.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using Row = std::pair<std::int64_t, std::int64_t>;  ///< sample, row of it as th
 
 /// The rank that holds a row, and where.
 struct Owner {
-    int replica = 0, micro_batch = 0, rank = 0;
+    int group = 0, micro_batch = 0, rank = 0;
     std::int64_t row = 0;  ///< producer: of the output; consumer: of the sample's on that rank
     auto operator<=>(const Owner&) const = default;
 };
@@ -40,8 +40,8 @@ struct Case {
 
 /// Divides the samples of every micro-batch among the parts of its lane.
 void divide(Batches& section, int parts, Dice& dice) {
-    for (auto& replica : section)
-        for (schedule::MicroBatch& batch : replica) {
+    for (auto& group : section)
+        for (schedule::MicroBatch& batch : group) {
             const auto samples = static_cast<std::int64_t>(batch.samples.size());
             for (int part = 1; part < parts; ++part)
                 batch.part_ends.push_back(static_cast<int>(dice.up_to(samples)));
@@ -50,10 +50,10 @@ void divide(Batches& section, int parts, Dice& dice) {
         }
 }
 
-channel::Side side(std::size_t replicas, int ranks, int& rank) {
-    channel::Side side(replicas, std::vector<int>(static_cast<std::size_t>(ranks)));
-    for (auto& replica : side)
-        for (int& r : replica) r = rank++;
+channel::Side side(std::size_t groups, int ranks, int& rank) {
+    channel::Side side(groups, std::vector<int>(static_cast<std::size_t>(ranks)));
+    for (auto& group : side)
+        for (int& r : group) r = rank++;
     return side;
 }
 
@@ -85,7 +85,7 @@ std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const parallel::Pa
 
 /// The samples of a micro-batch in one part of the lane.
 struct PartOfBatch {
-    int replica = 0, micro_batch = 0, part = 0;
+    int group = 0, micro_batch = 0, part = 0;
     Samples samples;
 };
 
@@ -103,8 +103,8 @@ std::vector<PartOfBatch> parts_of(const Batches& section) {
 
 int most_samples(const Batches& section, bool of_a_part) {
     std::size_t most = 1;
-    for (const auto& replica : section)
-        for (const auto& batch : replica)
+    for (const auto& group : section)
+        for (const auto& batch : group)
             for (int part = 0; part < batch.parts(); ++part)
                 most = std::max(most, (of_a_part ? batch.of_part(part) : std::span(batch.samples)).size());
     return static_cast<int>(most);
@@ -115,14 +115,14 @@ int most_samples(const Batches& section, bool of_a_part) {
 template <class PackingOf>
 Owners producers_of(const Case& c, PackingOf packing_of) {
     Owners owners;
-    for (const auto& [replica, k, part, samples] : parts_of(c.plan.batches[0])) {
+    for (const auto& [group, k, part, samples] : parts_of(c.plan.batches[0])) {
         const workload::PackedSequences packing = packing_of(samples);
         const auto rows = by_row(workload::partition_of(packing, c.up), packing);
         for (std::size_t i = 0; i < samples.size(); ++i) {
             std::int64_t number = 0;
             for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s)
                 for (std::size_t r = 0; r < rows[s].size(); r += static_cast<std::size_t>(packing.unit))
-                    owners[{samples[i], number++}] = {replica, k, part * c.up.ranks() + rows[s][r].first,
+                    owners[{samples[i], number++}] = {group, k, part * c.up.ranks() + rows[s][r].first,
                                                       rows[s][r].second / packing.unit};
         }
     }
@@ -133,7 +133,7 @@ Owners producers_of(const Case& c, PackingOf packing_of) {
 template <class PackingOf, class Positions>
 Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
     Owners owners;
-    for (const auto& [replica, k, part, samples] : parts_of(c.plan.batches[2])) {
+    for (const auto& [group, k, part, samples] : parts_of(c.plan.batches[2])) {
         const workload::PackedSequences packing = packing_of(samples);
         const auto rows = by_row(workload::partition_of(packing, c.down), packing);
         for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -147,8 +147,8 @@ Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
                     return other_rank == mine.first && other_local < mine.second;
                 };
                 const auto before = std::count_if(at.begin(), at.end(), earlier);
-                owners[{samples[i], static_cast<std::int64_t>(e)}] = {replica, k,
-                                                                      part * c.down.ranks() + rank, before};
+                owners[{samples[i], static_cast<std::int64_t>(e)}] = {group, k, part * c.down.ranks() + rank,
+                                                                      before};
             }
         }
     }
@@ -156,7 +156,7 @@ Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
 }
 
 std::int64_t number_of(const Owner& o, std::int64_t salt) {
-    return (o.replica * 131 + o.micro_batch * 31 + o.rank * 17 + o.row * 7 + salt) % 1009 - 500;
+    return (o.group * 131 + o.micro_batch * 31 + o.rank * 17 + o.row * 7 + salt) % 1009 - 500;
 }
 
 /// Every row that both ends hold crosses once, from the rank that holds it to the rank that needs it.
@@ -168,10 +168,10 @@ void expect_rows(const Case& c, const Owners& up, const Owners& down) {
         for (const channel::RowSegment& p : r.segments)
             for (std::int64_t i = 0; i < p.rows; ++i) {
                 const auto from =
-                    row_at.find({r.producer_replica, r.producer_micro_batch, p.producer, p.producer_row + i});
+                    row_at.find({r.producer_group, r.producer_micro_batch, p.producer, p.producer_row + i});
                 ASSERT_NE(from, row_at.end());
                 EXPECT_EQ(from->second.first, r.sample);
-                const Owner to{r.consumer_replica, 0, p.consumer, p.consumer_row + i};
+                const Owner to{r.consumer_group, 0, p.consumer, p.consumer_row + i};
                 EXPECT_TRUE(came.emplace(from->second, to).second) << "a row twice";
             }
     Owners due;
@@ -207,7 +207,7 @@ void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
                         const bool fresh =
                             slots
                                 .emplace(std::tuple(s.peer, k, s.remote + i),
-                                         number_of({place->replica, k, place->rank, s.local + i}, 1))
+                                         number_of({place->group, k, place->rank, s.local + i}, 1))
                                 .second;
                         EXPECT_TRUE(fresh) << "two rows in one place";
                     }
@@ -215,7 +215,7 @@ void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
         for (const auto& [sample, in] : manifest.receives) {
             const auto place = channel::find_rank(c.spec.consumers, rank);
             const auto y = [&](std::int64_t row) {
-                return number_of({place->replica, micro_batch.at(sample), place->rank, row}, 2) + sample;
+                return number_of({place->group, micro_batch.at(sample), place->rank, row}, 2) + sample;
             };
             for (std::int64_t i = 0; i < in.rows; ++i) {
                 const auto at = slots.find({rank, in.producer_micro_batch, in.first_row + i});
@@ -227,7 +227,7 @@ void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
                 const auto producer = channel::find_rank(c.spec.producers, s.peer);
                 for (std::int64_t i = 0; i < s.rows; ++i)
                     backward +=
-                        number_of({producer->replica, in.producer_micro_batch, producer->rank, s.remote + i},
+                        number_of({producer->group, in.producer_micro_batch, producer->rank, s.remote + i},
                                   1) *
                         y(s.local + i);
             }
@@ -413,12 +413,12 @@ TEST_F(LaneRoutesOfFile, BetweenStagesEveryRankPassesItsRowsOn) {
         std::map<std::int64_t, const channel::Route*> route_of;
         const auto found = routes(plan, side, side, *table_);
         for (const channel::Route& r : found) ASSERT_TRUE(route_of.emplace(r.sample, &r).second);
-        for (const auto& [replica, k, part, samples] : parts_of(plan.batches[section])) {
+        for (const auto& [group, k, part, samples] : parts_of(plan.batches[section])) {
             std::vector<std::int64_t> rows(static_cast<std::size_t>(side.degrees.ranks()), 0);  // by rank
             for (const std::int64_t sample : samples) {
                 const channel::Route& route = *route_of.at(sample);
-                EXPECT_EQ(route.producer_replica, replica);
-                EXPECT_EQ(route.consumer_replica, replica);
+                EXPECT_EQ(route.producer_group, group);
+                EXPECT_EQ(route.consumer_group, group);
                 EXPECT_EQ(route.producer_micro_batch, k);
                 std::vector<std::int64_t> of_sample(rows.size(), 0);
                 for (const channel::RowSegment& s : route.segments) {

@@ -18,8 +18,8 @@
 namespace maestro::channel {
 
 void PrintTo(const Route& r, std::ostream* out) {
-    *out << "sample " << r.sample << " of micro-batch " << r.producer_micro_batch << " of replica "
-         << r.producer_replica << " to " << r.consumer_replica;
+    *out << "sample " << r.sample << " of micro-batch " << r.producer_micro_batch << " of group "
+         << r.producer_group << " to " << r.consumer_group;
     for (const RowSegment& p : r.segments)
         *out << ", rank " << p.producer << " row " << p.producer_row << " to rank " << p.consumer << " row "
              << p.consumer_row << " x " << p.rows;
@@ -64,7 +64,7 @@ std::vector<Route> routes_of(const StepPlan& plan, int from, int to, const RowsO
 TEST(Routes, GoFromTheUpstreamMicroBatchToWhoeverHasTheSample) {
     StepPlan plan;
     plan.batches = {
-        {{{{10, 11, 12}}, {{13}}}, {{{21, 20}}, {{22, 23}}}},      // section 0: two replicas
+        {{{{10, 11, 12}}, {{13}}}, {{{21, 20}}, {{22, 23}}}},      // section 0: two groups
         {{}, {}, {}, {}},                                          // 1: another, with no work
         {{{{12, 10}}}, {{{13}}}, {{{23}}, {{20, 22}}}, {{{21}}}},  // 2: four; 11 is seen by none
     };
@@ -81,7 +81,7 @@ TEST(Routes, GoFromTheUpstreamMicroBatchToWhoeverHasTheSample) {
     EXPECT_TRUE(routes_of(plan, 1, 2, rows_of).empty());
 }
 
-/// Returns where a section has the sample: replica, micro-batch, position in it.
+/// Returns where a section has the sample: group, micro-batch, position in it.
 std::optional<std::array<std::size_t, 3>> find(const Batches& section, std::int64_t sample) {
     for (std::size_t r = 0; r < section.size(); ++r)
         for (std::size_t k = 0; k < section[r].size(); ++k)
@@ -119,8 +119,8 @@ TEST(Routes, OfRandomPlansAreWhatTheDefinitionSays) {
     EXPECT_GT(shifted, 100);
 }
 
-/// A rank lays out the routes of its replicas, and no other micro-batches.
-TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
+/// A rank lays out the routes of its groups, and no other micro-batches.
+TEST(Routes, AreLaidOutForTheGroupsOfARankAlone) {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
         SCOPED_TRACE(seed);
         Dice dice(seed);
@@ -137,13 +137,13 @@ TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
             return rows;
         };
         const std::vector<Route> all = routes(plan, 0, 2, layout, layout);
-        const EndReplicas ends[] = {{1, {}}, {{}, fanout}, {2, 0}, {{}, {}}};
-        for (const EndReplicas& local : ends) {
+        const EndGroups ends[] = {{1, {}}, {{}, fanout}, {2, 0}, {{}, {}}};
+        for (const EndGroups& local : ends) {
             laid_out.clear();
             const std::vector<Route> some = routes(plan, 0, 2, layout, layout, local);
             std::vector<Route> expected;
             std::copy_if(all.begin(), all.end(), std::back_inserter(expected), [&](const Route& route) {
-                return local.producer == route.producer_replica || local.consumer == route.consumer_replica;
+                return local.producer == route.producer_group || local.consumer == route.consumer_group;
             });
             EXPECT_EQ(some, expected);
             if (!local.producer && !local.consumer) {
