@@ -214,6 +214,9 @@ void distillation(Stream stream, LossSteps steps, const Array& student, const Ar
         using A = Accumulate<T>;
         const std::int64_t rows = student.rows, columns = student.columns;
         const State<A> state{global_max.as<A>(), local_max.as<A>(), sums.as<A>(), rows};
+        Mixture scaled = mixture;
+        scaled.hard *= scale;
+        scaled.soft *= scale;
         if (!steps.begin() && !steps.end())
             return launch(rescale_sums<A>, divide_up(rows, 128), 128, 0, stream, state,
                           static_cast<A>(1 / mixture.temperature));
@@ -221,8 +224,7 @@ void distillation(Stream stream, LossSteps steps, const Array& student, const Ar
             [&]<int N>() {
                 launch(distillation_rows<T, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
                        student.as<T>(), teacher.as<T>(), Targets(targets, weights, first_token), columns,
-                       Mixture{scale * mixture.hard, scale * mixture.soft, mixture.temperature}, state,
-                       losses.as<double>(), steps.begin(), steps.end());
+                       scaled, state, losses.as<double>(), steps.begin(), steps.end());
             },
             columns, student.as<T>(), teacher.as<T>());
     });

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "backend/host_access.hpp"
+#include "base/check.hpp"
 #include "model/language_batch.hpp"
 #include "model/logit_chunk.hpp"
 #include "ops/cross_entropy.hpp"
@@ -136,6 +137,8 @@ void Language::loss_of_chunk(const Batch& batch, const LossInputs& in, const Ten
                            in.vocabulary, sums(0, 1), arena);
         return;
     }
+    MAESTRO_CHECK(divergence->kind == LossTerm::Kind::forward_kl, "no operation for loss term {}",
+                  static_cast<int>(divergence->kind));
     const Tensor teacher_logits = arena.allocate(logits.dtype, {logits.dim(0), vocabulary_.size()});
     ops::linear(backend_, in.teacher_states.slice(begin, end), in.teacher_head->weight, teacher_logits);
     ops::distillation(backend_, logits, teacher_logits, in.tokens.slice(begin, end),

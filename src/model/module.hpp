@@ -121,6 +121,7 @@ struct LossTerm {
 };
 /// Their names in metrics.h5, by LossTerm::Kind, of at most 16 bytes.
 inline constexpr std::array kLossNames = {"cross_entropy", "forward_kl"};
+static_assert(kLossNames.size() == static_cast<std::size_t>(LossTerm::Kind::forward_kl) + 1);
 
 /// This rank's part of what a term of the loss adds up to. The sum over all ranks is that of the section.
 struct LossSum {
