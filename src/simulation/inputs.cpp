@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -65,42 +67,41 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
     workload::check_lengths(scenario, table, path);
     workload::balance_stages(scenario, table);
     workload::Probes probes;
-    auto costs = workload::sample_costs(scenario, table, probes);
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
-    const config::Cluster* const cluster = scenario.cluster ? &*scenario.cluster : nullptr;
     Inputs inputs;
-    if (cluster) inputs.latency_s = workload::link_among(*cluster, 0, graph.world - 1).latency_s;
-    inputs.problem = workload::problem_of(scenario);
     inputs.step = std::max<std::int64_t>(source.step, 1);
-    if (!source.measured.empty()) correct(costs, graph, order, source.measured);
+    std::optional<Replay> replay;
     if (!source.replay.empty()) {
-        const Replay replay = read_replay(source.replay, source.step, graph);
-        inputs.step = replay.step;
-        inputs.measured_s = replay.tasks_s;
-        inputs.rest_s = replay.rest_s;
-        replace_times(costs, replay, order.batch(replay.step - 1), graph);
-        for (std::size_t s = 0; s < replay.windows.size(); ++s)
-            if (int& window = inputs.problem.stages[s].window; window == 0) window = replay.windows[s];
+        replay = read_replay(source.replay, source.step, graph);
+        inputs.step = replay->step;
+        inputs.measured_s = replay->tasks_s;
+        inputs.rest_s = replay->rest_s;
     }
-    if (cluster) {
-        inputs.memory = workload::plan_memory(scenario, table, probes, source.device, source.plan);
+    const std::span<const std::int64_t> batch = order.batch(inputs.step - 1);
+    const std::vector<std::int64_t> ids(batch.begin(), batch.end());
+    if (scenario.cluster) {
+        static_cast<workload::StepEstimate&>(inputs) =
+            workload::estimate(scenario, table, probes, source.device, source.plan, ids);
         inputs.device_memory = source.device.memory;
-        inputs.shortage = workload::shortage(inputs.memory, graph, source.device);
-        for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
-            inputs.problem.stages[s].window = inputs.memory.stages[s].window;
-        if (source.replay.empty()) {
-            inputs.ends = workload::step_ends(scenario, probes);
-            workload::add_syncs(inputs.ends, inputs.problem);
-            workload::place_groups(inputs.ends, scenario, table, order.batch(inputs.step - 1), probes);
+    } else {
+        inputs.problem = workload::problem_of(scenario);
+    }
+    if (replay) {  // sums and gathers are in the rest of its step
+        inputs.ends.clear();
+        for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s) {
+            schedule::StageShape& stage = inputs.problem.stages[s];
+            stage.sum_s = stage.gather_s = 0;
+            if (stage.window == 0 && s < replay->windows.size()) stage.window = replay->windows[s];
         }
     }
-    inputs.counts = workload::step_counts(scenario, table, probes, order.batch(inputs.step - 1));
-    for (const std::int64_t id : order.batch(inputs.step - 1)) {
-        inputs.problem.samples.push_back(costs[id]);
-        for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
-            if (inputs.problem.stages[s].loss)
-                inputs.tokens += static_cast<double>(table.length(id, inputs.problem.stages[s].section));
+    if (replay || !scenario.cluster || !source.measured.empty()) {
+        std::vector<schedule::SampleCost> costs = workload::sample_costs(scenario, table, probes), of_step;
+        if (!source.measured.empty()) correct(costs, graph, order, source.measured);
+        if (replay) replace_times(costs, *replay, ids, graph);
+        for (const std::int64_t id : ids) of_step.push_back(costs[id]);
+        inputs.tokens = workload::add_samples(inputs.problem, table, ids, std::move(of_step));
     }
+    inputs.counts = workload::step_counts(scenario, table, probes, ids);
     return inputs;
 }
 

@@ -4,24 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "schedule/problem/problem.hpp"
 #include "workload/counts.hpp"
-#include "workload/memory.hpp"
+#include "workload/estimate.hpp"
 #include "workload/rank_device.hpp"
 #include "workload/scenario.hpp"
-#include "workload/step_tail.hpp"
 
 namespace maestro::simulation {
 
-struct Inputs {
-    schedule::Problem problem;
-    double tokens = 0;                         ///< of the sections with a loss, over the step; 0: unknown
-    workload::MemoryPlan memory;               ///< empty without models, like the next two
-    std::vector<workload::StepEnd> ends;       ///< by stage
-    std::vector<workload::StepCounts> counts;  ///< by section
+struct Inputs : workload::StepEstimate {
+    std::vector<workload::StepCounts> counts;  ///< by section; empty without models
     double device_memory = 0;                  ///< bytes that are free for a rank
-    std::string shortage;                      ///< of memory; empty: everything fits, or it is not known
-    double latency_s = 0;                      ///< of a message
     std::int64_t step = 1;
     double measured_s =
         0;              ///< of a replay: from the start of the first task to the end of the last, in the run

@@ -8,8 +8,6 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "base/log.hpp"
@@ -81,55 +79,6 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
     return result;
 }
 
-namespace {
-
-workload::StepTail tail_of(const schedule::Timeline& timeline, const graph::SectionGraph& graph,
-                           const Inputs& inputs) {
-    std::vector<double> ends(static_cast<std::size_t>(graph.lanes), 0.0);
-    std::vector<std::vector<workload::LastBackward>> last;
-    for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s)
-        last.emplace_back(static_cast<std::size_t>(graph.section_of(s).replica_groups()));
-    for (const schedule::TimedTask& t : timeline.tasks) {
-        ends[t.lane] = std::max(ends[t.lane], t.end_s);
-        if (t.task.phase != schedule::Phase::backward) continue;
-        workload::LastBackward& of_group = last[t.task.stage][t.group];
-        if (t.end_s >= of_group.end_s) of_group = {t.start_s, t.end_s};
-    }
-    return workload::step_tail(graph, inputs.ends, last, ends, inputs.latency_s);
-}
-
-/// Returns the problem with first forwards of each stage and replica group that last longer by what they wait
-/// for weights when they begin as in `timeline`.
-schedule::Problem with_waits(schedule::Problem problem, const schedule::StepPlan& plan,
-                             const schedule::Timeline& timeline, const graph::SectionGraph& graph,
-                             const std::vector<workload::StepEnd>& ends,
-                             const std::vector<std::vector<double>>& weights_s) {
-    std::unordered_map<std::int64_t, std::size_t> place;
-    for (std::size_t i = 0; i < problem.samples.size(); ++i) place.emplace(problem.samples[i].id, i);
-    const schedule::Problem undelayed = problem;
-    std::set<std::pair<int, int>> seen;
-    for (const schedule::TimedTask& t : timeline.tasks) {  // in the order of their start
-        const int stage = t.task.stage;
-        if (t.task.phase != schedule::Phase::forward || ends[stage].empty()) continue;
-        if (!seen.emplace(stage, t.group).second) continue;
-        const schedule::MicroBatch& batch =
-            plan.batches[graph.stages[stage].section][t.group][t.task.micro_batch];
-        // All parts of a lane wait, and the longest of them ends the task.
-        for (int part = 0; part < batch.parts(); ++part) {
-            const std::span<const std::int64_t> samples = batch.of_part(part);
-            if (samples.empty()) continue;
-            double forward_s = 0;
-            for (const std::int64_t id : samples)
-                forward_s += undelayed.samples[place.at(id)].stages[stage].forward_s;
-            problem.samples[place.at(samples.front())].stages[stage].forward_s +=
-                workload::wait_for_weights(ends[stage], weights_s[stage], t.start_s, forward_s);
-        }
-    }
-    return problem;
-}
-
-}  // namespace
-
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs,
               schedule::Dispatch dispatch) {
     result.tokens = inputs.tokens;
@@ -146,19 +95,10 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
                 workload::memory_of(inputs.memory, graph, graph::first_rank_of(graph, s)));
     }
     if (inputs.ends.empty()) return;
-    const workload::StepTail tail = tail_of(result.timeline, graph, inputs);
-    result.step_s = tail.end_s;
-    if (result.policy == "one-size") return;
-    // In a running training, gathers of the step before delay the first tasks. These delays are part of the
-    // costs of samples here, and a task that begins later waits less: a few rounds agree.
-    constexpr int kRounds = 4;
-    schedule::Timeline timeline = result.timeline;
-    for (int round = 0; round < kRounds; ++round) {
-        const schedule::Problem delayed =
-            with_waits(result.problem, result.plan, timeline, graph, inputs.ends, tail.weights_s);
-        timeline = schedule::simulate(delayed, result.plan, dispatch);
-    }
-    result.step_s = tail_of(timeline, graph, inputs).end_s;
+    result.step_s = result.policy == "one-size"
+                        ? workload::step_seconds(result.timeline, graph, inputs.ends, inputs.latency_s)
+                        : workload::running_step_seconds(result.problem, result.plan, result.timeline, graph,
+                                                         inputs.ends, inputs.latency_s, dispatch);
 }
 
 std::string describe(const Result& result, const graph::SectionGraph& graph) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -19,14 +20,8 @@ namespace {
 constexpr double kMaxProbedSamples = 256;  ///< samples of a micro-batch
 constexpr int kProbedText = 256;           ///< tokens of the text with a probed item
 constexpr double kProbedItem = kProbedSide * kProbedSide;
+constexpr double kWhole = kProbedText + kProbedItem;
 constexpr double kNominalRate = 1e11;  ///< FLOP/s; only ratios matter to a plan
-
-/// The lengths that the samples have in a section.
-struct Lengths {
-    double longest = 1;
-    double sum = 0;
-    std::int64_t samples = 0;  ///< with work for the section
-};
 
 /// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four values per octave.
 int quarter_octave(int i) {
@@ -38,7 +33,7 @@ class StageProbe {
 public:
     /// `section`: that of the stage.
     StageProbe(const Scenario& scenario, int section, int stage, const parallel::MeshLinks& links,
-               const Lengths& lengths, Probes& probes)
+               const SampleTable::Lengths& lengths, Probes& probes)
         : probe_{.spec = scenario.models[section],
                  .role = role_of(scenario, stage),
                  .shape = mesh_shape_of(scenario, stage),
@@ -67,14 +62,22 @@ public:
         probe_.shape.tied = {};  // nor of the other end of a pipeline
     }
 
-    LengthCost run() const {
+    /// `asked`: the lengths for which the cost is asked; empty: any.
+    LengthCost run(const std::set<double>& asked) const {
         LengthCost cost;
         // FLOPs are polynomials of degree two without a constant, which two lengths determine. Times are not:
         // they are measured until the longest sequence is covered.
-        for (int i = 0;; ++i) {
-            const double length = add(cost, i);
-            if (i > 0 && (!timed_ || length >= longest_)) break;
-        }
+        for (int i = 0; i < 2 || (timed_ && cost.lengths.back() < longest_); ++i)
+            cost.lengths.push_back(static_cast<double>(shape_of(i).second));
+        std::vector<bool> measured(cost.lengths.size(), asked.empty());
+        const auto mark = [&](double n) {
+            const std::size_t k = cost.after(n);
+            measured[k] = true;
+            if (k > 0) measured[k - 1] = true;
+        };
+        for (const double n : asked) mark(n);
+        if (!encoders_.empty()) mark(kWhole);
+        for (std::size_t i = 0; i < cost.lengths.size(); ++i) add(cost, static_cast<int>(i), measured[i]);
         for (const model::Units& encoder : encoders_) add_item_rows(cost, encoder);
         return cost;
     }
@@ -115,30 +118,34 @@ private:
         return std::max(0.0, 2 * saved / others);
     }
 
-    /// Appends the i-th length and returns it.
-    double add(LengthCost& cost, int i) const {
+    /// Returns the i-th sample that is measured, and its length.
+    std::pair<model::SampleShape, std::int64_t> shape_of(int i) const {
         // Two lengths per octave for either kind: the length of an item is the square of its side.
-        model::SampleShape shape;
-        double length = 0;
         if (units_.encodes()) {
             const Item item = units_.probe(timed_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
-            shape = {.tokens = 1, .items = {item}, .weight = 1};
-            length = static_cast<double>(units_.rows(item));
-        } else {
-            length = timed_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
-            shape = {.tokens = static_cast<std::int64_t>(length), .items = {}, .weight = 1};
+            return {{.tokens = 1, .items = {item}, .weight = 1}, units_.rows(item)};
         }
+        const std::int64_t length = timed_ ? 4 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
+        return {{.tokens = length, .items = {}, .weight = 1}, length};
+    }
+
+    /// Appends the costs of the i-th length, or NaN where it is not to be measured.
+    void add(LengthCost& cost, int i, bool measured) const {
+        if (!measured) {
+            for (std::vector<double>* each : {&cost.forward, &cost.backward, &cost.common})
+                each->push_back(std::numeric_limits<double>::quiet_NaN());
+            return;
+        }
+        const model::SampleShape shape = shape_of(i).first;
+        const double length = cost.lengths[static_cast<std::size_t>(i)];
         const Seconds seconds = measure(shape, length);
-        cost.lengths.push_back(length);
         cost.forward.push_back(seconds.forward / length);
         cost.backward.push_back(seconds.backward / length);
         cost.common.push_back(common_of(shape, length, seconds) / length);
-        return length;
     }
 
     /// Rows of an item cost less or more than others, because they are neither embedded nor predicted.
     void add_item_rows(LengthCost& cost, const model::Units& encoder) const {
-        constexpr double kWhole = kProbedText + kProbedItem;
         const Seconds seconds =
             measure({.tokens = kProbedText + 1, .items = {encoder.probe(kProbedSide)}, .weight = 1}, kWhole);
         cost.items.push_back({.forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedItem,
@@ -158,30 +165,24 @@ private:
 }  // namespace
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes)
-    : CostModel(scenario, table, probes, [&](int stage) { return mesh_links_of(scenario, stage); }) {}
+    : CostModel(scenario, table, probes, Scope()) {}
 
-CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-                     const std::function<parallel::MeshLinks(int stage)>& links)
+CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes, const Scope& scope)
     : table_(&table) {
     const graph::SectionGraph& graph = scenario.graph;
-    Lengths met;  // of the section
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const int s = graph.stages[stage].section;
+        if (scope.section && s != *scope.section) continue;
         const graph::Section& section = graph.sections[s];
         Stage& costs = stages_.emplace_back();
         costs.section = s;
         costs.backward = section.backward;
-        if (stage == section.first_stage) {
-            met = {};
-            table.for_each([&](std::int64_t i) {
-                if (table.activates(i, s)) ++met.samples;
-                lengths_of(i, costs, [&](double n) {
-                    met.longest = std::max(met.longest, n);
-                    met.sum += n;
-                });
-            });
-        }
-        costs.cost = StageProbe(scenario, s, stage, links(stage), met, probes).run();
+        std::set<double> asked;
+        for (const std::int64_t id : scope.samples) lengths_of(id, costs, [&](double n) { asked.insert(n); });
+        // A section without work for any of these samples costs nothing, whatever is measured.
+        if (!scope.samples.empty() && asked.empty()) asked.insert(1);
+        const parallel::MeshLinks links = scope.links ? scope.links(stage) : mesh_links_of(scenario, stage);
+        costs.cost = StageProbe(scenario, s, stage, links, table.lengths(s), probes).run(asked);
         const model::Role role = role_of(scenario, stage);
         if (!scenario.cluster || role.computes_loss()) continue;
         costs.row_bytes = static_cast<double>(role.output_width) * static_cast<double>(size_of(role.compute));

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,11 +30,18 @@ struct LengthCost {
     std::vector<double> common;  ///< of forward and backward together, see schedule::TaskCost::common
     /// The cost of n tokens; `each` is `forward`, `backward` or `common`.
     double at(const std::vector<double>& each, double n) const {
-        if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
-        std::size_t k = 1;
-        while (k + 1 < lengths.size() && lengths[k] < n) ++k;
+        const std::size_t k = after(n);
+        if (k == 0) return n * each.front();
         const double share = (n - lengths[k - 1]) / (lengths[k] - lengths[k - 1]);
         return n * (each[k - 1] + share * (each[k] - each[k - 1]));
+    }
+    /// Returns the length at the end of the interval in which n is interpolated, as an index; 0: there is
+    /// none before it.
+    std::size_t after(double n) const {
+        if (lengths.size() == 1 || n <= lengths.front()) return 0;
+        std::size_t k = 1;
+        while (k + 1 < lengths.size() && lengths[k] < n) ++k;
+        return k;
     }
 };
 
@@ -42,9 +51,15 @@ public:
     /// in each stage on the first rank of a lane, communication within the lane included: on the device of
     /// the scenario's cluster, or, without one, at a nominal rate, where only ratios mean something.
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes);
-    /// The same with other links within lanes than the cluster's.
-    CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-              const std::function<parallel::MeshLinks(int stage)>& links);
+    /// What a model of some costs leaves out.
+    struct Scope {
+        /// Links within lanes in the place of the cluster's.
+        std::function<parallel::MeshLinks(int stage)> links = {};
+        std::optional<int> section = {};  ///< whose stages alone have costs
+        /// Those that are asked for: only their lengths are measured. Empty: all of the table.
+        std::span<const std::int64_t> samples = {};
+    };
+    CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes, const Scope& scope);
     /// May be called by any thread.
     schedule::SampleCost of(std::int64_t sample) const;
 

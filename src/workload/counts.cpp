@@ -23,11 +23,14 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
                          const parallel::MeshLinks& links = {}) {
         Scenario on_cluster = scenario;
         on_cluster.cluster = cluster;
-        const CostModel model(on_cluster, table, probes, [&](int stage) {
-            parallel::MeshLinks of_stage = links;
-            of_stage.expert_nodes = widest_expert_nodes_of(scenario, stage);
-            return of_stage;
-        });
+        const CostModel model(on_cluster, table, probes,
+                              {.links =
+                                   [&](int stage) {
+                                       parallel::MeshLinks of_stage = links;
+                                       of_stage.expert_nodes = widest_expert_nodes_of(scenario, stage);
+                                       return of_stage;
+                                   },
+                               .samples = ids});
         for (const std::int64_t id : ids) {
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < cost.stages.size(); ++s)

@@ -48,6 +48,16 @@ std::size_t Probes::Hash::operator()(const Probe& probe) const {
     mix(probe.shape.dp);
     mix(probe.shape.degrees.tp);
     mix(probe.shape.degrees.cp);
+    mix(static_cast<int>(probe.shape.context_kind));
+    mix(probe.shape.experts.ep);
+    mix(probe.shape.experts.etp);
+    mix(static_cast<int>(probe.role.recompute));
+    mix(probe.role.recompute_layers);
+    mix(probe.role.stage.index);
+    mix(probe.role.stage.count);
+    mix(probe.role.stage.first_layer);
+    mix(probe.role.stage.layers);
+    mix(probe.spec.layers);
     mix(probe.rank);
     mix(probe.links.tp.bandwidth);
     mix(probe.options.rates.element_flops);

@@ -29,7 +29,65 @@ std::vector<std::int64_t> largest(const SampleTable& table, int count, Key key) 
 }  // namespace
 
 SampleTable::SampleTable(const data::SampleFile& file, std::vector<Section> sections)
-    : index_(&file.index()), sections_(std::move(sections)) {}
+    : index_(&file.index()), sections_(std::move(sections)), lengths_(sections_.size()) {}
+
+const SampleTable::Lengths& SampleTable::lengths(int section) const {
+    std::optional<Lengths>& found = lengths_[static_cast<std::size_t>(section)];
+    if (found) return *found;
+    found.emplace();
+    const auto add = [&](double rows) {
+        found->longest = std::max(found->longest, rows);
+        found->sum += rows;
+        found->squares += rows * rows;
+    };
+    for_each([&](std::int64_t i) {
+        if (activates(i, section)) ++found->samples;
+        if (!units(section).encodes()) return add(static_cast<double>(length(i, section)));
+        for (const Item& item : items(i))
+            if (units(section).reads(item.kind)) add(static_cast<double>(units(section).rows(item)));
+    });
+    return *found;
+}
+
+void SampleTable::keep_extremes(int most) {
+    // Every bound of a micro-batch is a sum of the largest values of a function of the sizes of a sample that
+    // grows with each of them: of one size, or of two (slot_rows.cpp). A sample that `most` others reach in
+    // both sizes adds nothing to a sum of the largest.
+    using Size = std::function<std::int64_t(std::int64_t)>;
+    std::vector<Size> sizes{[this](std::int64_t i) { return tokens(i); },
+                            [this](std::int64_t i) { return rows_in_all(items(i)); },
+                            // The largest item of each kind.
+                            [this](std::int64_t i) {
+                                std::int64_t most_rows = 0;
+                                for (const Item& item : items(i))
+                                    most_rows = std::max(most_rows, rows_in_all({&item, 1}));
+                                return most_rows;
+                            }};
+    for (int s = 0; s < static_cast<int>(sections_.size()); ++s) {
+        lengths(s);
+        sizes.push_back([this, s](std::int64_t i) { return length(i, s); });
+        if (units(s).encodes())
+            sizes.push_back([this, s](std::int64_t i) { return units(s).sequences(items(i)); });
+    }
+    std::set<std::int64_t> kept;
+    for (const Size& size : sizes)
+        for (const std::int64_t id : largest(*this, most, size)) kept.insert(id);
+    for (std::size_t a = 0; a < sizes.size(); ++a)
+        for (std::size_t b = a + 1; b < sizes.size(); ++b) {
+            std::vector<std::array<std::int64_t, 3>> order;  // by the first size, descending
+            for_each([&](std::int64_t i) { order.push_back({-sizes[a](i), -sizes[b](i), i}); });
+            std::sort(order.begin(), order.end());
+            std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> reached;
+            for (const auto& [first, second, id] : order) {
+                const bool full = reached.size() == static_cast<std::size_t>(most);
+                if (full && -second <= reached.top()) continue;
+                kept.insert(id);
+                if (full) reached.pop();
+                reached.push(-second);
+            }
+        }
+    kept_.emplace(kept.begin(), kept.end());
+}
 
 model::SampleShape SampleTable::shape(std::int64_t sample) const {
     const std::span<const Item> of_sample = items(sample);
@@ -91,13 +149,14 @@ std::int64_t SampleTable::sum_of_largest(int samples,
     return sum;
 }
 
+std::int64_t SampleTable::rows_in_all(std::span<const Item> of) const {
+    std::int64_t rows = 0;
+    for (const Section& section : sections_)
+        if (section.units.encodes()) rows += section.units.outputs(of);
+    return rows;
+}
+
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
-    const auto rows_in_all = [&](std::span<const Item> of) {
-        std::int64_t rows = 0;
-        for (const Section& section : sections_)
-            if (section.units.encodes()) rows += section.units.outputs(of);
-        return rows;
-    };
     const auto by_text = largest(*this, samples, [&](std::int64_t i) { return index_->tokens(i); });
     const auto by_items = largest(*this, samples, [&](std::int64_t i) { return rows_in_all(items(i)); });
     std::vector<model::SampleShape> worst;

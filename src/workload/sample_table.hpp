@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -27,14 +28,30 @@ public:
 
     std::int64_t size() const { return index_->size(); }
     /// Calls visit(i) for every sample, and beats now and then: with a billion samples, each pass takes
-    /// seconds to minutes, in which the other ranks would take this one for lost.
+    /// seconds to minutes, in which the other ranks would take this one for lost. After keep_extremes(),
+    /// calls it for the samples that were kept.
     template <class Visit>
     void for_each(Visit&& visit) const {
+        if (kept_) {
+            for (const std::int64_t i : *kept_) visit(i);
+            return;
+        }
         for (std::int64_t i = 0; i < size(); ++i) {
             visit(i);
             if (i % kSamplesPerBeat == 0) pulse_->beat();
         }
     }
+    /// What the sequences of a section have in common over the whole file.
+    struct Lengths {
+        double longest = 1, sum = 0, squares = 0;  ///< rows of a sequence
+        std::int64_t samples = 0;                  ///< with work for the section
+    };
+    /// Returns them; computed by the first call, which is not thread-safe.
+    const Lengths& lengths(int section) const;
+    /// For a planner, which asks for the bounds of micro-batches of many layouts: from now on the functions
+    /// below pass over few samples, those from which alone the bounds of up to `most` samples follow. Their
+    /// results stay the same. Larger micro-batches must not be asked for.
+    void keep_extremes(int most);
     /// The pulse of passes over the samples, which must outlive the table. Then for_each(), and all functions
     /// that look at the whole file, belong to the thread of the pulse.
     void set_pulse(Pulse& pulse) { pulse_ = &pulse; }
@@ -70,12 +87,17 @@ public:
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:
+    /// The output rows of the items in all encoders together.
+    std::int64_t rows_in_all(std::span<const Item> of) const;
+
     static constexpr std::int64_t kSamplesPerBeat = 1 << 16;
     static inline Pulse silent_;
 
     const data::SampleIndex* index_;
     Pulse* pulse_ = &silent_;
     std::vector<Section> sections_;
+    mutable std::vector<std::optional<Lengths>> lengths_;  ///< by section
+    std::optional<std::vector<std::int64_t>> kept_;        ///< ids, ascending
 };
 
 }  // namespace maestro::workload

@@ -123,13 +123,9 @@ void balance_stages(Scenario& scenario, const SampleTable& table) {
             continue;
         // A sample of n tokens costs n (a + b n) in a layer and n c in the head. Their ratio over all samples
         // is that of one whose length is the mean over the tokens.
-        double tokens = 0, squares = 0;
-        table.for_each([&](std::int64_t i) {
-            const auto length = static_cast<double>(table.length(i, s));
-            tokens += length;
-            squares += length * length;
-        });
-        const auto mean = static_cast<std::int64_t>(tokens > 0 ? std::round(squares / tokens) : 1);
+        const SampleTable::Lengths& lengths = table.lengths(s);
+        const auto mean =
+            static_cast<std::int64_t>(lengths.sum > 0 ? std::round(lengths.squares / lengths.sum) : 1);
         const std::vector<Range> layers = layers_of_stages(scenario, s, std::max<std::int64_t>(mean, 1));
         std::copy(layers.begin(), layers.end(), scenario.layers.begin() + section.first_stage);
     }
