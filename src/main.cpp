@@ -15,6 +15,7 @@
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/command_line.hpp"
+#include "plan/plan.hpp"
 #include "simulation/simulation.hpp"
 #include "train/evaluation/evaluator.hpp"
 #include "train/interchange/export.hpp"
@@ -39,7 +40,7 @@ double start_timeout_s() {
     return seconds > 0 ? seconds : kDefault;
 }
 
-/// How long ranks wait for a simulation, which rank 0 runs alone and without heartbeats.
+/// How long ranks wait for a simulation or a plan, which rank 0 runs alone and without heartbeats.
 constexpr double kSimulationS = 24 * 3600;
 
 /// Reports an error that this rank has alone, and ends the job if there are other ranks.
@@ -118,6 +119,15 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         world.waiter().set_timeout(kSimulationS);
         comm::agree(world, [&] {
             if (world.rank() == 0) simulation::run_simulation(line, deck, std::move(scenario));
+        });
+        return ExitCode::done;
+    }
+    if (line.command == config::Command::plan) {
+        watchdog.doing("the search for a plan");
+        watchdog.pause();
+        world.waiter().set_timeout(kSimulationS);
+        comm::agree(world, [&] {
+            if (world.rank() == 0) plan::run_plan(line, deck, std::move(scenario));
         });
         return ExitCode::done;
     }

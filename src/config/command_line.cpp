@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
@@ -24,6 +25,7 @@ constexpr const char* kUsage =
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H]
                    [--dry-run [--cluster CLUSTER.toml | --memory BYTES] [--json]]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--show N] [--set KEY=VALUE]...
+  maestro plan     DECK --cluster CLUSTER.toml [--ranks N|A-B] [--fix KEY]... [--top K] [--out DECK]
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
   maestro import   FOLDER [--out DECK]
@@ -31,11 +33,11 @@ constexpr const char* kUsage =
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 --oversubscribe build/cpu-release/maestro train inputs/vlm_glyphs.toml
-Evaluation runs on any number of ranks, a simulation and a dry run as one process for a deck of any size.
+Evaluation runs on any number of ranks; plan, simulate and a dry run as one process for a deck of any size.
 Calibration measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` lists the options of a command.)";
 
-constexpr const char* kCommands = "train, evaluate, simulate, calibrate, import, export";
+constexpr const char* kCommands = "train, evaluate, plan, simulate, calibrate, import, export";
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
@@ -66,6 +68,19 @@ double bytes_of(const std::string& text) {
                         "80GB, 80e9 or 85899345920",
                         text));
     return number * factor->second;
+}
+
+/// Returns the ends of "8" or "8-64".
+std::pair<int, int> ranks_of(const std::string& text) {
+    constexpr long kMost = 1 << 20;
+    char* end = nullptr;
+    const long first = std::strtol(text.c_str(), &end, 10);
+    long last = first;
+    if (*end == '-') last = std::strtol(end + 1, &end, 10);
+    if (end == text.c_str() || *end != 0 || first < 1 || last < first || last > kMost)
+        refuse(
+            fmt::format("--ranks {}: write a number of ranks, such as 64, or a range, such as 8-64", text));
+    return {static_cast<int>(first), static_cast<int>(last)};
 }
 
 po::options_description options_of(Command command, CommandLine& line) {
@@ -114,6 +129,22 @@ po::options_description options_of(Command command, CommandLine& line) {
             "such as 80GiB, 80e9 or 85899345920");
         add("json", po::bool_switch(&line.json),
             "with --dry-run: print a JSON object as the last line (docs/running_on_clusters.md)");
+    } else if (command == Command::plan) {
+        add("cluster", po::value(&line.cluster),
+            "TOML file with the machines that will train (inputs/clusters/), which need not be this one");
+        add("ranks", po::value<std::string>()->value_name("N|A-B")->notifier([&](const std::string& text) {
+            std::tie(line.least_ranks, line.ranks) = ranks_of(text);
+        }),
+            "the most ranks of a plan; of a range, all numbers of ranks are compared by tokens per rank and "
+            "hour; default: the number of the deck");
+        add("fix", po::value(&line.fixed)->value_name("KEY")->composing(),
+            "keep the deck's value of a key, or of all keys that begin so, such as section.vision.layout; "
+            "may be repeated");
+        add("top", po::value(&line.top)->value_name("K")->notifier([](int count) {
+            if (count < 1 || count > 1000) refuse("--top takes a number of plans from 1 to 1000");
+        }),
+            "how many plans are printed; default 3");
+        add("out", po::value(&line.out), "the deck to write: this one, with the keys of the best plan");
     } else if (command == Command::simulate) {
         add("cluster", po::value(&line.cluster),
             "TOML file with the rates of the machines (inputs/clusters/): task times are predicted from the "
@@ -189,13 +220,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         line.answer = word == "--version" ? "maestro " MAESTRO_VERSION : kUsage;
         return line;
     }
-    if (word == "plan")
-        throw Error(ExitCode::bad_deck, fmt::format("maestro plan is not built yet; commands: {}", kCommands),
-                    Scope::all_ranks);
     const std::map<std::string, Command> commands = {
         {"train", Command::train},          {"evaluate", Command::evaluate},
-        {"simulate", Command::simulate},    {"calibrate", Command::calibrate},
-        {"import", Command::import_folder}, {"export", Command::export_weights}};
+        {"simulate", Command::simulate},    {"plan", Command::plan},
+        {"calibrate", Command::calibrate},  {"import", Command::import_folder},
+        {"export", Command::export_weights}};
     if (!commands.contains(word)) refuse(fmt::format("no command '{}'; commands: {}", word, kCommands));
     line.command = commands.at(word);
 
@@ -246,6 +275,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     if (line.command == Command::evaluate && line.checkpoint.empty())
         refuse("evaluate needs --checkpoint PATH");
     if (line.command == Command::simulate) check_simulation(line);
+    if (line.command == Command::plan && line.cluster.empty())
+        refuse("plan needs --cluster CLUSTER.toml, such as inputs/clusters/h100.toml");
     if (line.command == Command::train) check_dry_run(line);
     if (!(line.max_hours >= 0)) refuse("--max-hours must be a number of hours, not negative");
     return line;

@@ -32,6 +32,7 @@ struct Layout {
     int ranks() const { return dp * tp * cp * pp; }
     int stage_ranks() const { return tp * cp; }    ///< ranks of a replica that hold a stage together
     int expert_ranks() const { return ep * etp; }  ///< ranks that share the experts of a layer
+    bool operator==(const Layout&) const = default;
 };
 
 /// A section. Its position in the list is its colour.

@@ -420,7 +420,13 @@ TEST(CommandLine, IsReadOrRefused) {
     EXPECT_EQ(code({"train", "a", "--memory", "1GB"}), ExitCode::usage);
     EXPECT_EQ(code({"train", "a", "--cluster", "c"}), ExitCode::usage);
     EXPECT_EQ(code({"evaluate", "a"}), ExitCode::usage);
-    EXPECT_EQ(code({"plan", "a"}), ExitCode::bad_deck);
+    EXPECT_EQ(code({"plan", "a"}), ExitCode::usage);
+    for (const char* ranks : {"", "0", "8-", "-8", "9-8", "8x", "1e3", "2000000"})
+        EXPECT_EQ(code({"plan", "a", "--cluster", "c", "--ranks", ranks}), ExitCode::usage) << ranks;
+    const CommandLine range = command_line({"plan", "a", "--cluster", "c", "--ranks", "8-64", "--fix", "b"});
+    EXPECT_EQ(std::pair(range.least_ranks, range.ranks), std::pair(8, 64));
+    EXPECT_EQ(range.fixed, std::vector<std::string>{"b"});
+    EXPECT_EQ(command_line({"plan", "a", "--cluster", "c", "--ranks", "7"}).least_ranks, 7);
     EXPECT_EQ(code({"simulate", "a"}), ExitCode::usage);
     EXPECT_EQ(code({"simulate", "a", "--costs", "c", "--cluster", "c"}), ExitCode::usage);
     EXPECT_EQ(code({"simulate", "a", "--costs", "c", "--step", "0"}), ExitCode::usage);

@@ -1,0 +1,249 @@
+#include "plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text_file.hpp"
+#include "data/sample_file.hpp"
+#include "workload/data_order.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::plan {
+
+namespace {
+
+/// The keys of a section that a plan sets.
+constexpr std::array kFreeKeys = {"layout.dp",  "layout.tp",         "layout.cp",     "layout.cp_kind",
+                                  "layout.pp",  "layout.chunks",     "layout.stages", "layout.ep",
+                                  "layout.etp", "layout.first_rank", "micro_batch",   "window",
+                                  "recompute",  "recompute_layers",  "colocate_with"};
+
+/// Whether a key is `prefix` or in the table that it names.
+bool names(const std::string& prefix, const std::string& key) {
+    return key == prefix || key.starts_with(prefix + ".");
+}
+
+void check_fixed(const std::vector<std::string>& fixed, const config::Deck& deck) {
+    for (const std::string& prefix : fixed) {
+        bool found = prefix == "train.recompute";
+        for (const config::Section& s : deck.sections)
+            for (const char* const key : kFreeKeys)
+                found = found || names(prefix, fmt::format("section.{}.{}", s.name, key));
+        if (!found) {
+            std::vector<std::string> sections;
+            for (const config::Section& s : deck.sections) sections.push_back(s.name);
+            throw Error(
+                ExitCode::usage,
+                fmt::format("--fix {}: a plan sets no such key; allowed: section.NAME, or one of its keys "
+                            "{}; sections: {}",
+                            prefix, fmt::join(kFreeKeys, ", "), fmt::join(sections, ", ")),
+                Scope::all_ranks);
+        }
+    }
+}
+
+/// The scenario in which everything that a plan chooses is open.
+workload::Scenario opened(workload::Scenario scenario, const IsFixed& is_fixed) {
+    std::vector<graph::Section> sections = scenario.graph.sections;
+    for (graph::Section& s : sections) {
+        const auto fixed = [&](const char* key) {
+            return is_fixed(fmt::format("section.{}.{}", s.name, key));
+        };
+        if (!fixed("window")) s.window = 0;
+        if (!fixed("layout.first_rank")) s.layout.first_rank = -1;
+    }
+    std::vector<graph::Refusal> refusals;
+    return workload::with_sections(std::move(scenario), std::move(sections), refusals);
+}
+
+/// Why there is no plan.
+std::string lack_of(const Report& report) {
+    std::vector<std::string> lacks;
+    for (const Shortage& lack : report.shortages)
+        lacks.push_back(fmt::format(
+            "section {} fits no layout of up to {} ranks; the least that a rank needs is "
+            "{:.4g} GB ({}), it has {:.4g} GB",
+            lack.section, report.ranks, lack.bytes / 1e9, describe(lack.choice), report.device_memory / 1e9));
+    if (!lacks.empty()) return fmt::format("{}", fmt::join(lacks, "; "));
+    if (report.found.no_room > 0)
+        return fmt::format("no layout of up to {} ranks fits into memory; of the one that needs least, {}",
+                           report.ranks, report.found.shortage);
+    return fmt::format("no layout of all sections fits {} ranks; with fewer --fix more keys are free",
+                       report.ranks);
+}
+
+}  // namespace
+
+std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck) {
+    std::vector<config::KeyValue> keys;
+    for (std::size_t s = 0; s < deck.sections.size(); ++s) {
+        const config::Section& now = deck.sections[s];
+        const Choice& choice = plan.choices[s];
+        const std::string prefix = "section." + now.name + ".";
+        const auto set = [&](const char* key, const auto& wanted, const auto& present) {
+            if (wanted == present) return;
+            if constexpr (std::is_arithmetic_v<std::decay_t<decltype(wanted)>>)
+                keys.emplace_back(prefix + key, fmt::format("{}", wanted));
+            else
+                keys.emplace_back(prefix + key, fmt::format("\"{}\"", wanted));
+        };
+        const auto host = static_cast<std::size_t>(plan.host_of[s]);
+        set("colocate_with", host == s ? std::string() : deck.sections[host].name, now.colocate_with);
+        set("micro_batch", std::int64_t{choice.micro_batch}, now.micro_batch);
+        // The stages of a pipeline have separate windows, which a deck cannot set: it leaves them open.
+        const graph::Section& section = plan.scenario.graph.sections[s];
+        const bool pipeline = section.layout.stage_count() > 1;
+        set("window",
+            pipeline || section.loss
+                ? std::int64_t{section.window}
+                : std::int64_t{plan.windows[static_cast<std::size_t>(section.first_stage)]},
+            now.window);
+        if (section.backward) {
+            set("recompute", std::string(word_of(choice.recompute)), deck.recompute_of(now));
+            set("recompute_layers", std::int64_t{choice.recompute_layers}, now.recompute_layers);
+        }
+        const graph::Layout &l = choice.layout, &m = now.layout;
+        set("layout.dp", l.dp, m.dp);
+        set("layout.tp", l.tp, m.tp);
+        set("layout.cp", l.cp, m.cp);
+        if (l.cp > 1)
+            set("layout.cp_kind", std::string(l.cp_kind == ContextKind::ring ? "ring" : "all-to-all"),
+                now.cp_kind);
+        set("layout.pp", l.pp, m.pp);
+        set("layout.chunks", l.chunks, m.chunks);
+        set("layout.ep", l.ep, m.ep);
+        set("layout.etp", l.etp, m.etp);
+        if (!m.layers.empty() && l.layers != m.layers) keys.emplace_back(prefix + "layout.stages", "[]");
+        set("layout.first_rank", section.layout.first_rank, m.first_rank);
+    }
+    return keys;
+}
+
+void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
+    const auto start = std::chrono::steady_clock::now();
+    if (deck.run.precision == "fp64")
+        throw Error(ExitCode::bad_deck,
+                    line.deck +
+                        ": run.precision: fp64, for which cluster files have no rates; add --set "
+                        "run.precision=fp32 or bf16",
+                    Scope::all_ranks);
+    check_fixed(line.fixed, deck);
+    const IsFixed is_fixed = [&](const std::string& key) {
+        return std::any_of(line.fixed.begin(), line.fixed.end(),
+                           [&](const std::string& prefix) { return names(prefix, key); });
+    };
+    const int own_ranks = scenario.graph.world;
+    const data::SampleFile samples(deck.data.train);
+    scenario.markers = samples.markers();
+    workload::check_samples(scenario, samples);
+    scenario =
+        opened(workload::on_cluster(std::move(scenario),
+                                    config::parse_cluster(config::read_text(line.cluster), line.cluster)),
+               is_fixed);
+    workload::SampleTable table = workload::table_of(scenario, samples);
+    workload::check_lengths(scenario, table, deck.data.train);
+
+    Report report{.cluster = scenario.cluster->name,
+                  .samples = scenario.global_batch,
+                  .least_ranks = line.least_ranks > 0 ? line.least_ranks : own_ranks,
+                  .ranks = line.ranks > 0 ? line.ranks : own_ranks};
+    report.pays_all = report.least_ranks == report.ranks;
+    // One step tells the mean within 1% from 256 samples on.
+    constexpr std::int64_t kSamples = 256, kMostSteps = 4;
+    report.steps = static_cast<std::size_t>(
+        std::clamp<std::int64_t>((kSamples + report.samples - 1) / report.samples, 1, kMostSteps));
+    workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
+    table.keep_extremes(static_cast<int>(std::min<std::int64_t>(scenario.global_batch, table.size())));
+    workload::Probes probes;
+    Subject subject{.scenario = scenario,
+                    .table = table,
+                    .probes = probes,
+                    .device = workload::rank_device_of(*scenario.cluster, deck.run),
+                    .options = workload::plan_options_of(deck),
+                    .steps = {},
+                    .moves = deck.schedule.moves,
+                    .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
+                                                                  : schedule::Dispatch::planned,
+                    .is_fixed = is_fixed};
+    report.device_memory = subject.device.memory;
+    for (std::size_t k = 0; k < report.steps; ++k) {
+        const std::span<const std::int64_t> ids = order.batch(static_cast<std::int64_t>(k));
+        subject.steps.emplace_back(ids.begin(), ids.end());
+    }
+    const Ratings ratings = rate(subject, report.ranks);
+    for (std::size_t s = 0; s < ratings.sections.size(); ++s)
+        if (const Rated& least = ratings.smallest[s];
+            ratings.sections[s].empty() && std::isfinite(least.bytes))
+            report.shortages.push_back({scenario.graph.sections[s].name, least.choice, least.bytes});
+    // What is known before: the deck's layouts, and those of a framework with one.
+    std::vector<Plan> known;
+    const auto [choices, host_of] = choices_of(scenario);
+    if (scenario.graph.world <= report.ranks)
+        if (std::optional<Plan> plan = plan_of(subject, choices, host_of, deck.schedule.policy))
+            known.push_back(*plan);
+    Found one = search(subject, ratings, {.ranks = report.ranks, .policy = "fifo", .one_layout = true});
+    if (!one.plans.empty()) {
+        Plan& plan = one.plans.front();
+        const Plan in_order = simulated(subject, plan, "wavefront");
+        report.one_layout = OneLayout{plan, in_order.step_s};
+        if (deck.schedule.policy == "wavefront") known.push_back(in_order);
+    }
+    Limits limits{.ranks = report.ranks, .keep = line.top, .policy = deck.schedule.policy};
+    report.found = search(subject, ratings, limits, known);
+    report.found.simulated += one.simulated;
+    if (!report.pays_all && !report.found.plans.empty()) {
+        // The fastest plan of up to so many ranks is also that of every number from those that it uses.
+        report.frontier.push_back(report.found.plans.front());
+        std::vector<Plan> all = report.found.plans;
+        for (int ranks = report.frontier.back().ranks - 1; ranks >= report.least_ranks;
+             ranks = report.frontier.back().ranks - 1) {
+            limits.ranks = ranks;
+            Found found = search(subject, ratings, limits, known);
+            report.found.simulated += found.simulated;
+            report.found.bounded += found.bounded;
+            report.found.proved = report.found.proved && found.proved;
+            if (found.plans.empty()) break;
+            report.frontier.push_back(found.plans.front());
+            all.insert(all.end(), std::make_move_iterator(found.plans.begin()),
+                       std::make_move_iterator(found.plans.end()));
+        }
+        // With idle ranks a plan of fewer than were asked for may be the fastest.
+        const auto too_few = [&](const Plan& plan) { return plan.ranks < report.least_ranks; };
+        if (std::any_of(all.begin(), all.end(), [&](const Plan& plan) { return !too_few(plan); })) {
+            std::erase_if(all, too_few);
+            std::erase_if(report.frontier, too_few);
+        }
+        std::stable_sort(all.begin(), all.end(), [&](const Plan& a, const Plan& b) {
+            return report.tokens_per_rank_hour(a) > report.tokens_per_rank_hour(b);
+        });
+        all.resize(std::min(all.size(), static_cast<std::size_t>(line.top)));
+        report.found.plans = std::move(all);
+        std::reverse(report.frontier.begin(), report.frontier.end());
+    }
+    report.search_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::string wrote;
+    if (!line.out.empty() && !report.found.plans.empty()) {
+        std::vector<config::KeyValue> keys;
+        for (const std::string& set : line.set) {
+            const std::size_t equals = set.find('=');
+            keys.emplace_back(set.substr(0, equals), config::toml_value(set.substr(equals + 1)));
+        }
+        std::vector<config::KeyValue> planned = keys_of(report.found.plans.front(), deck);
+        keys.insert(keys.end(), planned.begin(), planned.end());
+        write_text_file(line.out, config::with_keys(config::read_text(line.deck), line.deck, keys));
+        wrote = "; wrote " + line.out;
+    }
+    log::info("{}{}", describe(report), wrote);
+    log::info("{}", to_json(report));
+    if (report.found.plans.empty())
+        throw Error(ExitCode::bad_deck, line.deck + ": " + lack_of(report), Scope::all_ranks);
+}
+
+}  // namespace maestro::plan

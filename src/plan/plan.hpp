@@ -1,0 +1,62 @@
+// `maestro plan`: finds the layouts under which a deck trains fastest on a cluster.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/command_line.hpp"
+#include "config/deck.hpp"
+#include "config/deck_text.hpp"
+#include "plan/search.hpp"
+#include "workload/scenario.hpp"
+
+namespace maestro::plan {
+
+/// The frameworks that run all sections in one layout and in the order of the data, with the best such
+/// layout.
+struct OneLayout {
+    Plan plan;               ///< step_s under `fifo`
+    double wavefront_s = 0;  ///< of the same layout in Maestro's order
+};
+
+/// A section that has no layout in which each rank has the memory that it needs.
+struct Shortage {
+    std::string section;
+    Choice choice;     ///< the one that needs least
+    double bytes = 0;  ///< that a rank needs then
+};
+
+struct Report {
+    std::string cluster;
+    std::int64_t samples = 0;  ///< of a step
+    int least_ranks = 1, ranks = 1;
+    bool pays_all = true;  ///< of `ranks`, idle ones too; false: of a range, those that a plan uses
+    double device_memory = 0;
+    std::size_t steps = 1;
+    Found found = {};
+    std::vector<Plan> frontier =
+        {};  ///< the fastest plan of each number of ranks, where a range is asked for
+    std::optional<OneLayout> one_layout = {};
+    std::vector<Shortage> shortages = {};
+    double search_s = 0;
+
+    int paid(const Plan& plan) const { return pays_all ? ranks : plan.ranks; }
+    /// Per rank that is paid and hour.
+    double tokens_per_rank_hour(const Plan& plan) const {
+        return 3600 * plan.tokens / plan.step_s / paid(plan);
+    }
+};
+
+/// A table of the plans, as text of several lines.
+std::string describe(const Report& report);
+/// One line: a JSON object (docs/file_formats.md).
+std::string to_json(const Report& report);
+/// The keys by which a plan differs from the deck, for config::with_keys().
+std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck);
+
+/// The command: reads the inputs, searches, prints, and writes the deck if one is requested. `scenario` is
+/// the deck's. Throws Error(bad_deck) where no layout fits.
+void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario);
+
+}  // namespace maestro::plan

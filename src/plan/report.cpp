@@ -1,0 +1,136 @@
+// What people and scripts see of a plan.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.hpp"
+
+namespace maestro::plan {
+
+namespace {
+
+nlohmann::ordered_json json_of(const Choice& choice) {
+    const graph::Layout& l = choice.layout;
+    nlohmann::ordered_json json = {{"dp", l.dp},         {"tp", l.tp}, {"cp", l.cp},  {"pp", l.pp},
+                                   {"chunks", l.chunks}, {"ep", l.ep}, {"etp", l.etp}};
+    if (l.cp > 1) json["cp_kind"] = l.cp_kind == ContextKind::ring ? "ring" : "all-to-all";
+    json["micro_batch"] = choice.micro_batch;
+    json["recompute"] = word_of(choice.recompute);
+    if (choice.recompute_layers > 0) json["recompute_layers"] = choice.recompute_layers;
+    return json;
+}
+
+nlohmann::ordered_json json_of(const Report& report, const Plan& plan) {
+    nlohmann::ordered_json json;
+    json["ranks"] = plan.ranks;
+    json["step_s"] = plan.step_s / static_cast<double>(report.steps);
+    json["tokens_per_rank_hour"] = report.tokens_per_rank_hour(plan);
+    for (std::size_t s = 0; s < plan.choices.size(); ++s) {
+        const graph::Section& section = plan.scenario.graph.sections[s];
+        nlohmann::ordered_json layout = json_of(plan.choices[s]);
+        layout["window"] = plan.windows[static_cast<std::size_t>(section.first_stage)];
+        if (!section.colocate_with.empty()) layout["colocate_with"] = section.colocate_with;
+        json["layout"][section.name] = std::move(layout);
+        json["memory_bytes"][section.name] = plan.memory[s];
+        json["busy"][section.name] = plan.busy[s];
+    }
+    return json;
+}
+
+/// A row of the table.
+std::string row_of(const Report& report, const Plan& plan, const std::string& number) {
+    std::vector<std::string> sections, busy;
+    double memory = 0;
+    for (std::size_t s = 0; s < plan.choices.size(); ++s) {
+        const auto& graph = plan.scenario.graph;
+        std::string text = graph.sections[s].name + ": " + describe(plan.choices[s]);
+        if (!graph.sections[s].colocate_with.empty()) text += ", with " + graph.sections[s].colocate_with;
+        sections.push_back(std::move(text));
+        busy.push_back(fmt::format("{:.0f}%", 100 * plan.busy[s]));
+        memory = std::max(memory, plan.memory[s]);
+    }
+    return fmt::format("{:>3}{:>12.6g}{:>18.4g}{:>7}{:>12.4g}  {:<12}{}", number,
+                       plan.step_s / static_cast<double>(report.steps),
+                       report.tokens_per_rank_hour(plan) / 1e6, plan.ranks, memory / 1e9,
+                       fmt::format("{}", fmt::join(busy, " ")), fmt::join(sections, "; "));
+}
+
+}  // namespace
+
+std::string describe(const Report& report) {
+    std::string text = fmt::format(
+        "{} samples a step, on up to {} ranks of {} with {:.4g} GB each; times are means over {} {}\n",
+        report.samples, report.ranks, report.cluster, report.device_memory / 1e9, report.steps,
+        report.steps == 1 ? "step" : "steps");
+    if (!report.found.plans.empty())
+        text += fmt::format("{:>3}{:>12}{:>18}{:>7}{:>12}  {:<12}{}\n", "", "step s", "M tokens/rank-h",
+                            "ranks", "memory GB", "busy", "layouts");
+    for (std::size_t k = 0; k < report.found.plans.size(); ++k)
+        text += row_of(report, report.found.plans[k], std::to_string(k + 1)) + "\n";
+    if (report.frontier.size() > 1) {
+        text += "the fastest plan by the number of ranks:\n";
+        for (const Plan& plan : report.frontier) text += row_of(report, plan, "") + "\n";
+    }
+    if (report.one_layout) {
+        const OneLayout& one = *report.one_layout;
+        const Plan& best = report.found.plans.front();
+        const double hour = report.tokens_per_rank_hour(one.plan);
+        const double order = one.plan.step_s / one.wavefront_s;
+        const double gain = report.tokens_per_rank_hour(best) / hour;
+        text += fmt::format(
+            "one layout for all sections, in the order of the data, with the best such layout:\n{}\n",
+            row_of(report, one.plan, ""));
+        text += fmt::format(
+            "the best plan gives {:.3f} times the tokens per rank-hour: {:.3f} by the order (wavefront in "
+            "that "
+            "layout takes {:.6g} s) x {:.3f} by the layouts\n",
+            gain, order, one.wavefront_s / static_cast<double>(report.steps), gain / order);
+    }
+    text += fmt::format("{} layouts; {} bounded, {} simulated in {:.1f} s{}", report.found.layouts,
+                        report.found.bounded, report.found.simulated, report.search_s,
+                        report.found.plans.empty() ? ""
+                        : report.found.proved      ? ": no other of these layouts is faster"
+                                                   : "; not all that could be faster were simulated");
+    if (!report.found.plans.empty() && !report.found.proved && report.pays_all)
+        text += fmt::format(": one may be by {:.1f}% at most",
+                            100 * (1 - report.found.bound_s / report.found.plans.front().step_s));
+    return text;
+}
+
+std::string to_json(const Report& report) {
+    nlohmann::ordered_json json;
+    json["plans"] = nlohmann::ordered_json::array();
+    for (const Plan& plan : report.found.plans) json["plans"].push_back(json_of(report, plan));
+    if (report.one_layout) {
+        json["one_size"] = json_of(report, report.one_layout->plan);
+        json["one_size"]["wavefront_step_s"] =
+            report.one_layout->wavefront_s / static_cast<double>(report.steps);
+    } else {
+        json["one_size"] = nullptr;
+    }
+    json["frontier"] = nlohmann::ordered_json::array();
+    for (const Plan& plan : report.frontier) json["frontier"].push_back(json_of(report, plan));
+    json["steps"] = report.steps;
+    json["layouts"] = report.found.layouts;
+    json["bounded"] = report.found.bounded;
+    json["simulated"] = report.found.simulated;
+    json["proved"] = report.found.proved;
+    if (!report.found.plans.empty() && report.pays_all)
+        json["bound_s"] = report.found.bound_s / static_cast<double>(report.steps);
+    json["search_s"] = report.search_s;
+    if (!report.found.plans.empty()) return json.dump();
+    json["impossible"] = nlohmann::ordered_json::array();
+    for (const Shortage& lack : report.shortages)
+        json["impossible"].push_back({{"constraint", "memory"},
+                                      {"section", lack.section},
+                                      {"need", lack.bytes},
+                                      {"have", report.device_memory},
+                                      {"layout", json_of(lack.choice)}});
+    if (report.found.no_room > 0)
+        json["impossible"].push_back(
+            {{"constraint", "memory"}, {"need", report.found.least_memory}, {"have", report.device_memory}});
+    return json.dump();
+}
+
+}  // namespace maestro::plan

@@ -1,0 +1,107 @@
+// The search for the layouts of all sections under which a step is shortest. Pure: no messages, files or
+// clock.
+//
+// Exact on two levels. What a section's lanes work in a step depends on its own choice alone, so that each
+// choice is rated once, by the model's code. A plan of all sections is bounded by the largest of these times;
+// plans are taken in the order of their bounds, given their real places on nodes and their memory, bounded
+// again by the scheduler's lower bound and the updates of weights, and simulated in that order. The search
+// ends where no bound is below the best simulated time (best-first branch and bound; Lawler and Wood,
+// "Branch-and-bound methods: a survey", 1966).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/deck.hpp"
+#include "plan/choices.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "workload/estimate.hpp"
+#include "workload/probes.hpp"
+#include "workload/rank_device.hpp"
+#include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
+
+namespace maestro::plan {
+
+/// What is the same for all plans of a deck. The caller keeps everything alive.
+struct Subject {
+    const workload::Scenario& scenario;  ///< of the deck, on its cluster
+    const workload::SampleTable& table;
+    workload::Probes& probes;
+    workload::RankDevice device;
+    workload::PlanOptions options;
+    std::vector<std::vector<std::int64_t>> steps;  ///< the samples of each step that is simulated
+    std::int64_t moves = 0;                        ///< of the wavefront's search
+    schedule::Dispatch dispatch = schedule::Dispatch::planned;
+    IsFixed is_fixed;
+};
+
+/// What a section's choice takes and needs at least, whatever the others are.
+struct Rated {
+    Choice choice;
+    double busiest_s =
+        0;              ///< the time in which a lane of its busiest pipeline rank works, sum over the steps
+    double mean_s = 0;  ///< the mean work of its lanes
+    double bytes = 0;   ///< memory of the fullest rank, libraries included
+};
+
+struct Ratings {
+    /// By section: the choices that may fit into memory, in ascending order of busiest_s.
+    std::vector<std::vector<Rated>> sections = {};
+    std::vector<Rated> smallest = {};  ///< by section: of all choices the one that needs least memory
+};
+/// Rates the choices of every section on up to `ranks` ranks.
+Ratings rate(const Subject& subject, int ranks);
+
+/// Choices for all sections, and how long their steps take.
+struct Plan {
+    std::vector<Choice> choices = {};  ///< by section
+    std::vector<int> host_of = {};     ///< by section: the one whose ranks it shares, or itself
+    int ranks = 0;
+    double bound_s = 0;                ///< no step of the plan is shorter; sum over the steps
+    double step_s = 0;                 ///< sum over the steps
+    double tokens = 0;                 ///< over the steps
+    std::vector<int> windows = {};     ///< by stage
+    std::vector<double> memory = {};   ///< bytes of the fullest rank of each section
+    std::vector<double> busy = {};     ///< by section: share of the step in which its lanes run its tasks
+    workload::Scenario scenario = {};  ///< with all windows
+};
+
+/// Why plans were refused, and how many.
+struct Found {
+    std::vector<Plan> plans = {};  ///< simulated, the best first
+    std::int64_t layouts = 0;      ///< choices of all sections together that fit the ranks
+    int bounded = 0;               ///< of these, given places and memory
+    int simulated = 0;
+    double bound_s = 0;         ///< no plan of these choices has shorter steps; sum over the steps
+    bool proved = false;        ///< no other plan of these choices is faster
+    int no_room = 0;            ///< plans that do not fit into memory
+    double least_memory = 0;    ///< bytes that the fullest rank of one of these lacked least
+    std::string shortage = {};  ///< of that plan
+};
+
+struct Limits {
+    int ranks = 1;         ///< of the plan, at most
+    int keep = 1;          ///< plans that are returned
+    int simulated = 256;   ///< plans that are simulated at most
+    int bounded = 20'000;  ///< plans that are given places and memory at most
+    std::string policy = "wavefront";
+    bool one_layout = false;  ///< all sections on all ranks in one layout, as a framework without sections
+};
+/// Searches the plans of these ratings. `known`: plans that were simulated before, which count as found.
+Found search(const Subject& subject, const Ratings& ratings, const Limits& limits,
+             std::vector<Plan> known = {});
+
+/// Returns the simulated plan of these choices, or nothing where they do not fit.
+std::optional<Plan> plan_of(const Subject& subject, std::vector<Choice> choices, std::vector<int> host_of,
+                            const std::string& policy);
+/// Returns the choices of the scenario's sections, and whose ranks each has.
+std::pair<std::vector<Choice>, std::vector<int>> choices_of(const workload::Scenario& scenario);
+
+/// Returns the plan with its step times under a policy; with refusals instead where it does not fit.
+Plan simulated(const Subject& subject, Plan plan, const std::string& policy);
+
+}  // namespace maestro::plan

@@ -1,0 +1,82 @@
+"""`maestro plan`: its figures are what `simulate` prints for the deck that it writes, which `train` accepts."""
+
+import json
+import subprocess
+
+import pytest
+from conftest import BINARY, ROOT, VLM, settings
+
+H100 = str(ROOT / "inputs/clusters/h100.toml")
+
+
+@pytest.fixture
+def maestro(workspace):
+    def run(*arguments, code=0):
+        result = subprocess.run([BINARY, *arguments], cwd=workspace.path, capture_output=True, text=True, timeout=300)
+        assert result.returncode == code, result.stderr
+        return result
+
+    return run
+
+
+def last_line(result):
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_the_written_deck_takes_the_time_that_was_promised(maestro, tmp_path):
+    deck = tmp_path / "plan.toml"
+    samples = settings(["data.global_batch=60"])
+    result = maestro("plan", VLM, "--cluster", H100, "--ranks", "6", "--top", "2", "--fix", "section.language.layout.pp", *samples, "--out", deck)
+    plan = last_line(result)
+    best = plan["plans"][0]
+    assert plan["proved"] and best["ranks"] <= 6 and len(plan["plans"]) == 2
+    assert plan["bound_s"] == pytest.approx(best["step_s"])
+    assert best["step_s"] <= plan["plans"][1]["step_s"]
+    assert best["layout"]["language"]["pp"] == 1
+    times = [last_line(maestro("simulate", deck, "--cluster", H100, "--step", str(k + 1)))["step_s"] for k in range(plan["steps"])]
+    assert sum(times) / len(times) == pytest.approx(best["step_s"], rel=1e-12)
+    # Everything but the keys of the plan and of --set stays as its author wrote it.
+    before, after = (path.read_text().splitlines() for path in (ROOT / VLM, deck))
+    comments = [line.split("#", 1)[1] for line in before if "#" in line]
+    assert comments == [line.split("#", 1)[1] for line in after if "#" in line]
+    assert "global_batch = 60" in [line.split("#")[0].rstrip() for line in after]
+    facts = last_line(maestro("train", deck, "--dry-run", "--cluster", H100, "--json"))
+    for name, section in facts["sections"].items():
+        assert section["memory_bytes"] == pytest.approx(best["memory_bytes"][name], abs=1)
+    # What one layout for all sections takes in the order of the data, as simulate has it.
+    one = plan["one_size"]["layout"]
+    assert one["vision"]["dp"] == one["language"]["dp"] and one["language"]["colocate_with"] == "vision"
+    assert plan["one_size"]["step_s"] >= plan["one_size"]["wavefront_step_s"] >= best["step_s"]
+
+
+def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
+    plan = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", "1-3", *settings(["data.global_batch=60"])))
+    ranks = [p["ranks"] for p in plan["frontier"]]
+    assert ranks == sorted(ranks) and ranks[0] == 1 and ranks[-1] <= 3
+    assert all(a["step_s"] > b["step_s"] for a, b in zip(plan["frontier"], plan["frontier"][1:]))
+    best = max(p["tokens_per_rank_hour"] for p in plan["frontier"])
+    assert plan["plans"][0]["tokens_per_rank_hour"] == best
+
+
+@pytest.mark.parametrize("arguments, code, words", [
+    (["--ranks", "8"], 64, "plan needs --cluster"),
+    (["--cluster", H100, "--ranks", "8-"], 64, "--ranks 8-: write a number"),
+    (["--cluster", H100, "--fix", "section.audio"], 64, "--fix section.audio: a plan sets no such key; allowed: section.NAME"),
+    (["--cluster", H100, "--top", "0"], 64, "--top"),
+    (["--cluster", H100, *settings(["run.precision=fp64", "run.device=cpu"])], 78, "fp64, for which cluster files have no rates"),
+])
+def test_refusals(maestro, arguments, code, words):
+    assert words in maestro("plan", VLM, *arguments, code=code).stderr
+
+
+def test_what_does_not_fit_into_memory_is_said(maestro, tmp_path):
+    cluster = tmp_path / "small.toml"
+    cluster.write_text(open(H100).read().replace("memory = 80e9", "memory = 7e8"))
+    result = maestro("plan", VLM, "--cluster", cluster, "--ranks", "2", code=78)
+    assert "section vision fits no layout of up to 2 ranks; the least that a rank needs is" in result.stderr
+    for lack, section in zip(last_line(result)["impossible"], ("vision", "language"), strict=True):
+        assert (lack["constraint"], lack["section"]) == ("memory", section) and lack["need"] > lack["have"]
+    # The deck's three replicas need more ranks than there are.
+    result = maestro("plan", VLM, "--cluster", H100, "--ranks", "1", "--fix", "section.language.layout.dp", code=78)
+    assert "no layout of all sections fits 1 ranks" in result.stderr
+    assert last_line(result)["impossible"] == []

@@ -1,0 +1,116 @@
+// A deck whose keys are changed keeps everything else.
+#include "config/deck_text.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+
+namespace maestro::config {
+namespace {
+
+constexpr const char* kDeck = R"(# Größe: a comment
+[run]
+name = "a"   # the name
+
+[data]
+global_batch = 16
+
+[[section]]
+name = "vision"
+micro_batch = 1          # samples
+window = 16
+
+[[section]]
+  name = "language"
+  [section.layout]
+  dp = 4                 # replicas
+  stages = [
+    1,                   # first
+    2,
+  ]                      # layers
+
+[section.lora]
+rank = 8
+
+[[edge]]
+from = "vision"
+to = "language"
+)";
+
+TEST(DeckText, ReplacesValuesAndAddsLines) {
+    EXPECT_EQ(with_keys(kDeck, "deck",
+                        {{"run.name", "\"b\""},
+                         {"section.vision.micro_batch", "4"},
+                         {"section.vision.recompute", "\"layer\""},
+                         {"section.vision.layout.dp", "2"},
+                         {"section.vision.layout.tp", "3"},
+                         {"section.language.layout.dp", "7"},
+                         {"section.language.layout.stages", "[]"},
+                         {"section.language.layout.pp", "2"},
+                         {"section.language.lora.alpha", "16"},
+                         {"edge.vision-language.tensor", "\"embeddings\""},
+                         {"schedule.moves", "5"}}),
+              R"(# Größe: a comment
+[run]
+name = "b"   # the name
+
+[data]
+global_batch = 16
+
+[[section]]
+name = "vision"
+micro_batch = 4          # samples
+window = 16
+recompute = "layer"
+[section.layout]
+dp = 2
+tp = 3
+
+[[section]]
+  name = "language"
+  [section.layout]
+  dp = 7                 # replicas
+  stages = []                      # layers
+  pp = 2
+
+[section.lora]
+rank = 8
+alpha = 16
+
+[[edge]]
+from = "vision"
+to = "language"
+tensor = "embeddings"
+
+[schedule]
+moves = 5
+)");
+}
+
+TEST(DeckText, RefusesTablesThatLinesCannotChange) {
+    const auto message = [](const char* text, const char* key) -> std::string {
+        try {
+            with_keys(text, "deck.toml", {{key, "2"}});
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::bad_deck);
+            return error.what();
+        }
+        return "";
+    };
+    EXPECT_THAT(message("[[section]]\nname = \"v\"\nlayout = { dp = 1 }\n", "section.v.layout.tp"),
+                testing::AllOf(testing::HasSubstr("deck.toml"), testing::HasSubstr("section.v.layout.tp"),
+                               testing::HasSubstr("one key a line")));
+    EXPECT_THAT(message("[run]\n", "section.v.micro_batch"), testing::HasSubstr("no such table"));
+}
+
+TEST(DeckText, WritesTextsInQuotes) {
+    EXPECT_EQ(toml_value("2"), "2");
+    EXPECT_EQ(toml_value("[1, 2]"), "[1, 2]");
+    EXPECT_EQ(toml_value("true"), "true");
+    EXPECT_EQ(toml_value("runs/a b"), "\"runs/a b\"");
+    EXPECT_EQ(toml_value("say \"x\""), "\"say \\\"x\\\"\"");
+}
+
+}  // namespace
+}  // namespace maestro::config
