@@ -72,14 +72,15 @@ double bytes_of(const std::string& text) {
 
 /// Returns the ends of "8" or "8-64".
 std::pair<int, int> ranks_of(const std::string& text) {
-    constexpr long kMost = 1 << 20;
+    constexpr long kMost = 1 << 14;  // a search of more takes too long
     char* end = nullptr;
     const long first = std::strtol(text.c_str(), &end, 10);
     long last = first;
     if (*end == '-') last = std::strtol(end + 1, &end, 10);
     if (end == text.c_str() || *end != 0 || first < 1 || last < first || last > kMost)
         refuse(
-            fmt::format("--ranks {}: write a number of ranks, such as 64, or a range, such as 8-64", text));
+            fmt::format("--ranks {}: write a number of ranks up to {}, such as 64, or a range, such as 8-64",
+                        text, kMost));
     return {static_cast<int>(first), static_cast<int>(last)};
 }
 

@@ -187,7 +187,10 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
         if (check)
             for (const graph::Refusal& refusal : check(deck, good())) fail_at(refusal.key, refusal.what);
     }
-    for (const auto& [name, key] : tables_.slots()) deck.settings[name] = text_of(key);
+    for (const auto& [name, key] : tables_.slots()) {
+        deck.settings[name] = text_of(key);
+        if (std::holds_alternative<std::string*>(key.target)) deck.texts.insert(name);
+    }
     deck.defaults = tables_.defaults();
     deck.places = tables_.places();
     return deck;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -122,6 +123,7 @@ struct Deck {
     std::string text;                             ///< the deck with its overrides, as stored in outputs
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
     std::map<std::string, std::string> defaults;  ///< of the optional keys
+    std::set<std::string> texts;                  ///< the keys whose values are texts
     KeyPlaces places;                             ///< for messages about keys
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }

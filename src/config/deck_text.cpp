@@ -98,17 +98,6 @@ std::size_t byte_of(const std::string& line, std::uint32_t column) {
     return byte;
 }
 
-/// Returns the number, from 1, of the last line of the table's own keys, or of its header.
-std::uint32_t last_line_of(const toml::table& table) {
-    std::uint32_t last = table.source().begin.line;
-    for (const auto& [name, node] : table) {
-        const bool list_of_tables = node.is_array() && node.as_array()->is_array_of_tables();
-        const bool own_header = node.is_table() && !node.as_table()->is_inline();
-        if (!own_header && !list_of_tables) last = std::max(last, node.source().end.line);
-    }
-    return last;
-}
-
 /// Whether the table is written as a header and lines.
 bool has_header(const toml::table& table, const std::vector<std::string>& lines) {
     const std::uint32_t line = table.source().begin.line;
@@ -116,6 +105,20 @@ bool has_header(const toml::table& table, const std::vector<std::string>& lines)
     const std::string& text = lines[line - 1];
     const std::size_t begin = text.find_first_not_of(" \t");
     return begin != std::string::npos && text[begin] == '[';
+}
+
+/// Returns the number, from 1, of the last line of the table's keys, or of its header. Tables within it that
+/// have headers do not count, dotted keys do.
+std::uint32_t last_line_of(const toml::table& table, const std::vector<std::string>& lines) {
+    std::uint32_t last = table.source().begin.line;
+    for (const auto& [name, node] : table) {
+        if (node.is_array() && node.as_array()->is_array_of_tables()) continue;
+        const toml::table* const inner = node.as_table();
+        if (inner && has_header(*inner, lines)) continue;
+        last = std::max(last,
+                        inner && !inner->is_inline() ? last_line_of(*inner, lines) : node.source().end.line);
+    }
+    return last;
 }
 
 /// Returns what stands before the first key of the line.
@@ -144,11 +147,11 @@ std::string with_key(const std::string& text, const std::string& path, const std
             refuse(
                 path, key,
                 "its table is not written with a header and one key a line, so that the key cannot be added");
-        const std::uint32_t line = last_line_of(*home.table);
+        const std::uint32_t line = last_line_of(*home.table, lines);
         insert_after(line, {fmt::format("{}{} = {}", indent_of(lines[line - 1]), home.name, value)});
     } else if (home.parent) {
         if (!has_header(*home.parent, lines)) refuse(path, key, "its table is not written with a header");
-        const std::uint32_t line = last_line_of(*home.parent);
+        const std::uint32_t line = last_line_of(*home.parent, lines);
         insert_after(line, {home.header, fmt::format("{} = {}", home.name, value)});
     } else {
         if (home.header.empty()) refuse(path, key, "there is no such table");
@@ -160,18 +163,16 @@ std::string with_key(const std::string& text, const std::string& path, const std
 
 }  // namespace
 
-std::string toml_value(const std::string& text) {
-    try {
-        static_cast<void>(toml::parse("value = " + text));
-        return text;
-    } catch (const toml::parse_error&) {
-        std::string quoted = "\"";
-        for (const char c : text) {
-            if (c == '"' || c == '\\') quoted += '\\';
+std::string toml_text(const std::string& text) {
+    std::string quoted = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') quoted += '\\';
+        if (static_cast<unsigned char>(c) < ' ')
+            quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        else
             quoted += c;
-        }
-        return quoted + "\"";
     }
+    return quoted + "\"";
 }
 
 std::string with_keys(std::string text, const std::string& path, const std::vector<KeyValue>& keys) {

@@ -12,9 +12,8 @@ namespace maestro::config {
 /// and its value in TOML ("2", "\"layer\"", "[3, 3]").
 using KeyValue = std::pair<std::string, std::string>;
 
-/// Returns the value in TOML of what --set assigns to a key: numbers, booleans and lists as they are, other
-/// texts in quotes.
-std::string toml_value(const std::string& text);
+/// Returns the text as a value in TOML: in quotes.
+std::string toml_text(const std::string& text);
 
 /// Returns `text` with these keys set: where the text has a key, its value is replaced, otherwise a line is
 /// added to its table. Comments, order and blank lines stay. `path` is named in errors. Throws

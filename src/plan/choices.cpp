@@ -75,6 +75,7 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
         return is_fixed(fmt::format("section.{}.{}", deck.name, key));
     };
     const bool has_experts = model.experts.count > 0;
+    const bool keeps_stages = fixed("layout.stages") && !l.layers.empty();
     const auto micro_batches =
         values_of(powers_of_two(static_cast<int>(std::min<std::int64_t>(scenario.global_batch, 16))),
                   deck.micro_batch, fixed("micro_batch"));
@@ -102,6 +103,7 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
                 for (const int pp : values_of(depths(std::min(left, model.layers)), l.pp, fixed("layout.pp")))
                     for (const int chunks : values_of({1, 2, 4}, l.chunks, fixed("layout.chunks"))) {
                         if ((pp == 1 && chunks > 1) || pp * chunks > model.layers || pp > left) continue;
+                        if (keeps_stages && (pp != l.pp || chunks != l.chunks)) continue;
                         for (const int dp :
                              values_of(up_to(left / pp), std::min(l.dp, left / pp), fixed("layout.dp"))) {
                             if (fixed("layout.dp") && dp != l.dp) continue;
@@ -120,17 +122,16 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
                                                     .ep = ep,
                                                     .etp = etp,
                                                     .cp_kind = kind,
-                                                    .chunks = chunks};
-                                    if (pp == l.pp && chunks == l.chunks && fixed("layout.stages"))
-                                        tried.layout.layers = l.layers;
+                                                    .chunks = chunks,
+                                                    .layers = {},
+                                                    .first_rank = l.first_rank};
+                                    if (keeps_stages) tried.layout.layers = l.layers;
                                     if (stage_ranks % (ep * etp) != 0 || (ep * etp > 1 && refused()))
                                         continue;
                                     for (const int micro_batch : micro_batches) {
-                                        // Larger ones than a replica's share of the batch are like the first
-                                        // of them.
+                                        // The next smaller one holds a replica's even share of the batch.
                                         if (micro_batch / 2 * std::int64_t{dp} >= scenario.global_batch &&
-                                            micro_batch != micro_batches.front() &&
-                                            micro_batch != deck.micro_batch)
+                                            micro_batch != micro_batches.front())
                                             continue;
                                         for (const Recompute recompute : recomputes)
                                             choices.push_back(

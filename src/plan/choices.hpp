@@ -30,8 +30,8 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
                                const IsFixed& is_fixed);
 
 /// Returns the scenario with these choices, by section, for sections on the ranks of `host_of[section]`, or
-/// on their own where that is the section itself. Layers are balanced by `balance`, which gets the scenario.
-/// What does not fit is appended to `refusals`; the result may be used only if nothing was.
+/// on separate ones where that is the section itself. What does not fit is appended to `refusals`; the result
+/// may be used only if nothing was.
 workload::Scenario with_choices(workload::Scenario base, const std::vector<Choice>& choices,
                                 const std::vector<int>& host_of, std::vector<graph::Refusal>& refusals);
 

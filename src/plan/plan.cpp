@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.hpp"
@@ -68,14 +69,16 @@ std::string lack_of(const Report& report) {
     std::vector<std::string> lacks;
     for (const Shortage& lack : report.shortages)
         lacks.push_back(fmt::format(
-            "section {} fits no layout of up to {} ranks; the least that a rank needs is "
-            "{:.4g} GB ({}), it has {:.4g} GB",
-            lack.section, report.ranks, lack.bytes / 1e9, describe(lack.choice), report.device_memory / 1e9));
+            "no layout of section {} on up to {} ranks fits into memory: a rank needs at least "
+            "{:.4g} GB ({}) and has {:.4g} GB",
+            lack.section, report.ranks, lack.bytes / 1e9, describe(lack.choice), report.most_memory / 1e9));
     if (!lacks.empty()) return fmt::format("{}", fmt::join(lacks, "; "));
     if (report.found.no_room > 0)
-        return fmt::format("no layout of up to {} ranks fits into memory; of the one that needs least, {}",
-                           report.ranks, report.found.shortage);
-    return fmt::format("no layout of all sections fits {} ranks; with fewer --fix more keys are free",
+        return fmt::format(
+            "no layout of up to {} ranks that was tried fits into memory; of the one that needs "
+            "least, {}",
+            report.ranks, report.found.shortage);
+    return fmt::format("no layout of all sections fits {} ranks; remove a --fix, or give more ranks",
                        report.ranks);
 }
 
@@ -97,14 +100,9 @@ std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck
         const auto host = static_cast<std::size_t>(plan.host_of[s]);
         set("colocate_with", host == s ? std::string() : deck.sections[host].name, now.colocate_with);
         set("micro_batch", std::int64_t{choice.micro_batch}, now.micro_batch);
-        // The stages of a pipeline have separate windows, which a deck cannot set: it leaves them open.
+        // Open windows are chosen again from the same memory.
         const graph::Section& section = plan.scenario.graph.sections[s];
-        const bool pipeline = section.layout.stage_count() > 1;
-        set("window",
-            pipeline || section.loss
-                ? std::int64_t{section.window}
-                : std::int64_t{plan.windows[static_cast<std::size_t>(section.first_stage)]},
-            now.window);
+        set("window", std::int64_t{section.window}, now.window);
         if (section.backward) {
             set("recompute", std::string(word_of(choice.recompute)), deck.recompute_of(now));
             set("recompute_layers", std::int64_t{choice.recompute_layers}, now.recompute_layers);
@@ -128,6 +126,12 @@ std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck
 
 void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
     const auto start = std::chrono::steady_clock::now();
+    const std::string text = config::read_text(line.deck);
+    if (const auto folder = std::filesystem::path(line.out).parent_path();
+        !line.out.empty() && !folder.empty() && !std::filesystem::is_directory(folder))
+        throw Error(ExitCode::cannot_create,
+                    fmt::format("--out {}: there is no folder {}", line.out, folder.string()),
+                    Scope::all_ranks);
     if (deck.run.precision == "fp64")
         throw Error(ExitCode::bad_deck,
                     line.deck +
@@ -173,11 +177,16 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
                                                                   : schedule::Dispatch::planned,
                     .is_fixed = is_fixed};
     report.device_memory = subject.device.memory;
+    report.most_memory = most_memory(subject.device);
     for (std::size_t k = 0; k < report.steps; ++k) {
         const std::span<const std::int64_t> ids = order.batch(static_cast<std::int64_t>(k));
         subject.steps.emplace_back(ids.begin(), ids.end());
     }
     const Ratings ratings = rate(subject, report.ranks);
+    std::size_t rated = 0;
+    for (const std::vector<Rated>& section : ratings.sections) rated += section.size();
+    log::info("{} choices of {} sections are rated, after {:.1f} s", rated, ratings.sections.size(),
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     for (std::size_t s = 0; s < ratings.sections.size(); ++s)
         if (const Rated& least = ratings.smallest[s];
             ratings.sections[s].empty() && std::isfinite(least.bytes))
@@ -188,12 +197,13 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
     if (scenario.graph.world <= report.ranks)
         if (std::optional<Plan> plan = plan_of(subject, choices, host_of, deck.schedule.policy))
             known.push_back(*plan);
+    const bool by_wavefront = deck.schedule.policy == "wavefront";
     Found one = search(subject, ratings, {.ranks = report.ranks, .policy = "fifo", .one_layout = true});
     if (!one.plans.empty()) {
-        Plan& plan = one.plans.front();
-        const Plan in_order = simulated(subject, plan, "wavefront");
-        report.one_layout = OneLayout{plan, in_order.step_s};
-        if (deck.schedule.policy == "wavefront") known.push_back(in_order);
+        const Plan in_order = simulated(subject, one.plans.front(), "wavefront");
+        // The best number of ranks for one layout is another question where a range is asked for.
+        if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s};
+        if (by_wavefront && keeps_colocation(subject, in_order.host_of)) known.push_back(in_order);
     }
     Limits limits{.ranks = report.ranks, .keep = line.top, .policy = deck.schedule.policy};
     report.found = search(subject, ratings, limits, known);
@@ -211,8 +221,11 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
             report.found.proved = report.found.proved && found.proved;
             if (found.plans.empty()) break;
             report.frontier.push_back(found.plans.front());
-            all.insert(all.end(), std::make_move_iterator(found.plans.begin()),
-                       std::make_move_iterator(found.plans.end()));
+            for (Plan& plan : found.plans)
+                if (std::none_of(all.begin(), all.end(), [&](const Plan& other) {
+                        return plan.choices == other.choices && plan.host_of == other.host_of;
+                    }))
+                    all.push_back(std::move(plan));
         }
         // With idle ranks a plan of fewer than were asked for may be the fastest.
         const auto too_few = [&](const Plan& plan) { return plan.ranks < report.least_ranks; };
@@ -228,19 +241,21 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
         std::reverse(report.frontier.begin(), report.frontier.end());
     }
     report.search_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    std::string wrote;
+    log::info("{}", describe(report));
     if (!line.out.empty() && !report.found.plans.empty()) {
         std::vector<config::KeyValue> keys;
         for (const std::string& set : line.set) {
             const std::size_t equals = set.find('=');
-            keys.emplace_back(set.substr(0, equals), config::toml_value(set.substr(equals + 1)));
+            const std::string key = set.substr(0, equals);
+            const bool is_text = deck.texts.contains(key);
+            keys.emplace_back(key,
+                              is_text ? config::toml_text(deck.settings.at(key)) : deck.settings.at(key));
         }
         std::vector<config::KeyValue> planned = keys_of(report.found.plans.front(), deck);
         keys.insert(keys.end(), planned.begin(), planned.end());
-        write_text_file(line.out, config::with_keys(config::read_text(line.deck), line.deck, keys));
-        wrote = "; wrote " + line.out;
+        write_text_file(line.out, config::with_keys(text, line.deck, keys));
+        log::info("wrote {}", line.out);
     }
-    log::info("{}{}", describe(report), wrote);
     log::info("{}", to_json(report));
     if (report.found.plans.empty())
         throw Error(ExitCode::bad_deck, line.deck + ": " + lack_of(report), Scope::all_ranks);

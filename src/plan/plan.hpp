@@ -31,8 +31,9 @@ struct Report {
     std::string cluster;
     std::int64_t samples = 0;  ///< of a step
     int least_ranks = 1, ranks = 1;
-    bool pays_all = true;  ///< of `ranks`, idle ones too; false: of a range, those that a plan uses
-    double device_memory = 0;
+    bool pays_all = true;      ///< of `ranks`, idle ones too; false: of a range, those that a plan uses
+    double device_memory = 0;  ///< bytes that are free for a rank
+    double most_memory = 0;    ///< see plan::most_memory()
     std::size_t steps = 1;
     Found found = {};
     std::vector<Plan> frontier =

@@ -72,7 +72,7 @@ std::string describe(const Report& report) {
         text += "the fastest plan by the number of ranks:\n";
         for (const Plan& plan : report.frontier) text += row_of(report, plan, "") + "\n";
     }
-    if (report.one_layout) {
+    if (report.one_layout && !report.found.plans.empty()) {
         const OneLayout& one = *report.one_layout;
         const Plan& best = report.found.plans.front();
         const double hour = report.tokens_per_rank_hour(one.plan);
@@ -87,13 +87,14 @@ std::string describe(const Report& report) {
             "layout takes {:.6g} s) x {:.3f} by the layouts\n",
             gain, order, one.wavefront_s / static_cast<double>(report.steps), gain / order);
     }
-    text += fmt::format("{} layouts; {} bounded, {} simulated in {:.1f} s{}", report.found.layouts,
-                        report.found.bounded, report.found.simulated, report.search_s,
-                        report.found.plans.empty() ? ""
-                        : report.found.proved      ? ": no other of these layouts is faster"
-                                                   : "; not all that could be faster were simulated");
+    text += fmt::format(
+        "{:.0f} layouts fit the ranks; the bounds of {} were computed, {} were simulated, in {:.1f} s{}",
+        report.found.layouts, report.found.bounded, report.found.simulated, report.search_s,
+        report.found.plans.empty() ? ""
+        : report.found.proved      ? ": no other of these layouts is faster"
+                                   : "; some that could be faster were not simulated");
     if (!report.found.plans.empty() && !report.found.proved && report.pays_all)
-        text += fmt::format(": one may be by {:.1f}% at most",
+        text += fmt::format(": another may be faster by at most {:.1f}%",
                             100 * (1 - report.found.bound_s / report.found.plans.front().step_s));
     return text;
 }
@@ -125,7 +126,7 @@ std::string to_json(const Report& report) {
         json["impossible"].push_back({{"constraint", "memory"},
                                       {"section", lack.section},
                                       {"need", lack.bytes},
-                                      {"have", report.device_memory},
+                                      {"have", report.most_memory},
                                       {"layout", json_of(lack.choice)}});
     if (report.found.no_room > 0)
         json["impossible"].push_back(

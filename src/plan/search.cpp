@@ -140,15 +140,15 @@ public:
             if (!one.empty() && !two.empty()) parts_ = measure(with_layers(2), halves);
             if (parts_.size() == 2) {
                 const StageTimes layer = added(two[0], one[0], -1);
-                parts_ = {layer, added(parts_[0], layer, -1), added(parts_[1], layer, -1)};
+                parts_ = {layer, added(parts_[0], layer, -1), added(parts_[1], layer, -1), one[0]};
                 // A stage keeps the rows that it sends or receives as well.
                 parts_[1].saved_bytes = parts_[2].saved_bytes = 0;
             }
         }
-        if (parts_.size() != 3) return {};
-        const std::vector<int> layers = layout.stage_count() == 1
-                                            ? std::vector{subject_.scenario.models[index()].layers}
-                                            : balance_.layers_of(index(), choice);
+        if (parts_.size() != 4) return {};
+        if (layout.stage_count() == 1)
+            return {added(parts_[3], parts_[0], subject_.scenario.models[index()].layers - 1.0)};
+        const std::vector<int> layers = balance_.layers_of(index(), choice);
         std::vector<StageTimes> stages;
         for (const int n : layers) {
             stages.push_back(added(parts_[0], parts_[0], n - 1.0));
@@ -181,8 +181,10 @@ private:
     }
     std::vector<StageTimes> measure(workload::Scenario scenario, const Choice& choice) {
         const std::size_t sections = scenario.graph.sections.size();
+        for (graph::Section& section : scenario.graph.sections) section.window = 0;
         std::vector<Choice> choices(sections);
         choices[index()] = choice;
+        choices[index()].layout.first_rank = -1;
         if (choice.layout.stage_count() > 1 && choice.layout.layers.empty())
             choices[index()].layout.layers = balance_.layers_of(index(), choice);
         std::vector<graph::Refusal> refusals;
@@ -224,7 +226,9 @@ private:
     bool alike_;
     std::vector<std::int64_t> samples_;  ///< of all steps
     Choice last_shape_ = {.layout = {.dp = 0}};
-    std::vector<StageTimes> parts_;  ///< a layer, and what stands before the first and after the last one
+    /// A layer, what stands before the first and after the last one of several stages, and one stage of one
+    /// layer.
+    std::vector<StageTimes> parts_;
 };
 
 /// Bounds of a section with a choice but for dp.
@@ -289,12 +293,20 @@ public:
             rated.mean_s += step.all_s / (dp * rated.choice.layout.pp);
         }
         const workload::Scenario& scenario = subject_.scenario;
-        const double moment = 2.0 * static_cast<double>(size_of(ops::accumulate_type(scenario.compute)));
-        for (const StageTimes& rank : memory_)
-            rated.bytes =
-                std::max(rated.bytes, rank.fixed_bytes + rank.saved_bytes +
-                                          moment * rank.shared_elements / (dp * rated.choice.layout.cp));
-        rated.bytes += subject_.device.libraries.workspace + subject_.device.libraries.reserve;
+        const graph::Layout& layout = rated.choice.layout;
+        const double moments = 2.0 * static_cast<double>(size_of(ops::accumulate_type(scenario.compute)));
+        // The most ranks that may hold the same weights.
+        double copies = dp * layout.cp;
+        if (scenario.models[static_cast<std::size_t>(section_)].experts.count > 0)
+            copies = std::max(copies, dp * layout.stage_ranks() / layout.expert_ranks());
+        rated.least_bytes = kNone;
+        for (const StageTimes& rank : memory_) {
+            const double bytes = rank.fixed_bytes + rank.saved_bytes +
+                                 moments * rank.shared_elements / copies +
+                                 subject_.device.libraries.workspace + subject_.device.libraries.reserve;
+            rated.bytes = std::max(rated.bytes, bytes);
+            rated.least_bytes = std::min(rated.least_bytes, bytes);
+        }
         return rated;
     }
 
@@ -311,12 +323,11 @@ private:
     std::vector<StageTimes> memory_;  ///< by pipeline rank, without seconds
 };
 
-/// The most bytes that a rank may need: CPU ranks of a node share its memory.
+}  // namespace
+
 double most_memory(const workload::RankDevice& device) {
     return device.gpu ? device.memory : std::max(device.ranks_per_node, 1) * device.memory;
 }
-
-}  // namespace
 
 Ratings rate(const Subject& subject, int ranks) {
     Ratings ratings;
@@ -370,6 +381,7 @@ struct Row {
 /// A way to put the sections into sets of colocated ones, with the rows of each set, by work_s.
 struct Partition {
     std::vector<std::vector<int>> sets;
+    std::vector<int> hosts;  ///< by set: the section whose ranks it has
     std::vector<std::vector<Row>> rows;
 };
 
@@ -391,7 +403,7 @@ struct Later {
 using Queue = std::priority_queue<Candidate, std::vector<Candidate>, Later>;
 
 /// The partitions of the sections into sets. Of more than four sections: each by itself, one pair that an
-/// edge joins, or all together.
+/// edge joins, all together, or as in the deck.
 std::vector<std::vector<std::vector<int>>> partitions_of(const graph::SectionGraph& graph) {
     const int sections = static_cast<int>(graph.sections.size());
     std::vector<std::vector<std::vector<int>>> found;
@@ -408,6 +420,16 @@ std::vector<std::vector<std::vector<int>>> partitions_of(const graph::SectionGra
         std::vector<int> all(static_cast<std::size_t>(sections));
         std::iota(all.begin(), all.end(), 0);
         found.push_back({all});
+        std::map<std::string, std::vector<int>> of_deck;
+        for (int s = 0; s < sections; ++s) {
+            const graph::Section& section = graph.sections[s];
+            of_deck[section.colocate_with.empty() ? section.name : section.colocate_with].push_back(s);
+        }
+        std::vector<std::vector<int>> sets;
+        for (auto& [host, set] : of_deck) sets.push_back(std::move(set));
+        std::sort(sets.begin(), sets.end());
+        for (auto& others : found) std::sort(others.begin(), others.end());
+        if (std::find(found.begin(), found.end(), sets) == found.end()) found.push_back(std::move(sets));
         return found;
     }
     found.emplace_back();
@@ -443,60 +465,98 @@ bool keeps_colocation(const Subject& subject, const std::vector<std::vector<int>
     return true;
 }
 
-/// Whether sections in one layout may have both choices: they differ in their experts alone, and in what has
-/// no backward pass to recompute for.
-bool in_one_layout(const Choice& a, const Choice& b) {
-    const graph::Layout &l = a.layout, &m = b.layout;
-    return std::tie(l.dp, l.tp, l.cp, l.cp_kind, l.pp, l.chunks, a.micro_batch) ==
-           std::tie(m.dp, m.tp, m.cp, m.cp_kind, m.pp, m.chunks, b.micro_batch);
+/// What sections in one layout have in common.
+std::tuple<int, int, int, ContextKind, int, int, int> common_layout(const Choice& choice) {
+    const graph::Layout& l = choice.layout;
+    return {l.dp, l.tp, l.cp, l.cp_kind, l.pp, l.chunks, choice.micro_batch};
 }
 
-/// Appends the rows of a set whose sections all have ratings of so many ranks.
-void add_rows(const Ratings& ratings, const std::vector<int>& set, bool one_layout, double memory,
-              double reserve, std::vector<Row>& rows, int ranks) {
+/// Whether lanes that hold whole replicas of all sections of a set, and all ranks that share experts, divide
+/// their ranks.
+bool lanes_fit(const std::vector<const Rated*>& rated) {
+    std::int64_t lane = 1;
+    for (const Rated* r : rated)
+        for (const int ranks : {r->choice.layout.stage_ranks(), r->choice.layout.expert_ranks()})
+            lane = std::lcm(lane, std::int64_t{ranks});
+    return std::all_of(rated.begin(), rated.end(), [&](const Rated* r) {
+        return r->choice.layout.dp * std::int64_t{r->choice.layout.stage_ranks()} % lane == 0;
+    });
+}
+
+/// The rows of one set of sections.
+struct Rows {
+    std::vector<Row> rows;      ///< by work_s
+    double left_out_s = kNone;  ///< the least work of rows that were left out, because there are too many
+};
+
+Rows rows_of(const Subject& subject, const Ratings& ratings, const std::vector<int>& set, bool one_layout,
+             int ranks) {
+    Rows found;
+    const auto fits = [&](const Rated& r) { return r.choice.layout.ranks() <= ranks; };
     if (set.size() == 1) {
         for (const Rated& r : ratings.sections[static_cast<std::size_t>(set.front())])
-            if (r.choice.layout.ranks() <= ranks)
-                rows.push_back({r.busiest_s, r.busiest_s, r.choice.layout.ranks(), {&r}});
-    } else {
-        std::map<int, std::vector<std::vector<const Rated*>>> by_ranks;  // of each section
-        for (std::size_t k = 0; k < set.size(); ++k)
-            for (const Rated& r : ratings.sections[static_cast<std::size_t>(set[k])])
-                if (const int used = r.choice.layout.ranks(); used <= ranks) {
-                    auto& lists = by_ranks[used];
-                    lists.resize(set.size());
-                    lists[k].push_back(&r);
-                }
-        for (const auto& [used, lists] : by_ranks) {
-            std::vector<const Rated*> chosen;
-            const auto extend = [&](const auto& self) -> void {
-                if (chosen.size() == set.size()) {
-                    Row row{.ranks = used, .rated = chosen};
-                    double busiest_s = 0, bytes = 0;
-                    for (const Rated* r : chosen) bytes += r->bytes;
-                    if (bytes - static_cast<double>(set.size() - 1) * reserve > memory) return;
-                    for (const Rated* r : chosen) {
-                        row.work_s += r->mean_s;
-                        busiest_s = std::max(busiest_s, r->busiest_s);
-                    }
-                    row.others_s = row.work_s;
-                    row.work_s = std::max(row.work_s, busiest_s);
-                    rows.push_back(std::move(row));
-                    return;
-                }
+            if (fits(r)) found.rows.push_back({r.busiest_s, r.busiest_s, r.choice.layout.ranks(), {&r}});
+        return found;
+    }
+    // Colocated sections have equal numbers of ranks, and in one layout more in common.
+    using Key = std::pair<int, decltype(common_layout(Choice()))>;
+    std::map<Key, std::vector<std::vector<const Rated*>>> alike;  // of each section
+    for (std::size_t k = 0; k < set.size(); ++k)
+        for (const Rated& r : ratings.sections[static_cast<std::size_t>(set[k])]) {
+            if (!fits(r)) continue;
+            auto& lists = alike[{r.choice.layout.ranks(),
+                                 one_layout ? common_layout(r.choice) : decltype(common_layout(Choice()))()}];
+            lists.resize(set.size());
+            lists[k].push_back(&r);
+        }
+    constexpr double kMostRows = 1 << 21;
+    const double each = kMostRows / static_cast<double>(std::max<std::size_t>(alike.size(), 1));
+    const auto most =
+        static_cast<std::size_t>(std::max(1.0, std::pow(each, 1.0 / static_cast<double>(set.size()))));
+    const double memory = most_memory(subject.device), reserve = subject.device.libraries.reserve;
+    for (auto& [key, lists] : alike) {
+        if (std::any_of(lists.begin(), lists.end(), [](const auto& list) { return list.empty(); })) continue;
+        double least_s = 0;
+        for (auto& list : lists) {
+            std::stable_sort(list.begin(), list.end(),
+                             [](const Rated* a, const Rated* b) { return a->mean_s < b->mean_s; });
+            least_s += list.front()->mean_s;
+        }
+        for (auto& list : lists)
+            if (list.size() > most) {
+                found.left_out_s =
+                    std::min(found.left_out_s, least_s - list.front()->mean_s + list[most]->mean_s);
+                list.resize(most);
+            }
+        std::vector<const Rated*> chosen;
+        const auto extend = [&](const auto& self) -> void {
+            if (chosen.size() < set.size()) {
                 for (const Rated* r : lists[chosen.size()]) {
-                    if (one_layout && !chosen.empty() && !in_one_layout(chosen.front()->choice, r->choice))
-                        continue;
                     chosen.push_back(r);
                     self(self);
                     chosen.pop_back();
                 }
-            };
-            extend(extend);
-        }
+                return;
+            }
+            if (!lanes_fit(chosen)) return;
+            Row row{.ranks = key.first, .rated = chosen};
+            double busiest_s = 0, least_bytes = 0, more = 0;
+            for (const Rated* r : chosen) {
+                row.work_s += r->mean_s;
+                busiest_s = std::max(busiest_s, r->busiest_s);
+                least_bytes += r->least_bytes;
+                more = std::max(more, r->bytes - r->least_bytes);
+            }
+            if (least_bytes + more - static_cast<double>(set.size() - 1) * reserve > memory) return;
+            row.others_s = row.work_s;
+            row.work_s = std::max(row.work_s, busiest_s);
+            found.rows.push_back(std::move(row));
+        };
+        extend(extend);
     }
-    std::stable_sort(rows.begin(), rows.end(),
+    std::stable_sort(found.rows.begin(), found.rows.end(),
                      [](const Row& a, const Row& b) { return a.work_s < b.work_s; });
+    return found;
 }
 
 /// Makes candidates in the order of their bounds: the largest work of any set.
@@ -504,13 +564,16 @@ class Candidates {
 public:
     Candidates(const Subject& subject, const Ratings& ratings, const Limits& limits)
         : ranks_(limits.ranks), graph_(subject.scenario.graph) {
-        for (const auto& sets : partitions_of(graph_)) {
+        for (const auto& sets : partitions_of(subject.scenario.graph)) {
             if (limits.one_layout ? sets.size() > 1 : !keeps_colocation(subject, sets)) continue;
             Partition& partition = partitions_.emplace_back();
             partition.sets = sets;
-            for (const std::vector<int>& set : sets)
-                add_rows(ratings, set, limits.one_layout, most_memory(subject.device),
-                         subject.device.libraries.reserve, partition.rows.emplace_back(), ranks_);
+            for (const std::vector<int>& set : sets) {
+                Rows rows = rows_of(subject, ratings, set, limits.one_layout, ranks_);
+                partition.rows.push_back(std::move(rows.rows));
+                left_out_s_ = std::min(left_out_s_, rows.left_out_s);
+                partition.hosts.push_back(host_in(set));
+            }
         }
         for (std::size_t p = 0; p < partitions_.size(); ++p) {
             count_ += count_of(partitions_[p]);
@@ -525,7 +588,9 @@ public:
         for (const Partition& partition : partitions_) open_.emplace_back(partition.rows.size(), 0);
     }
 
-    std::int64_t count() const { return count_; }
+    double count() const { return count_; }
+    /// No plan that was left out has a shorter step.
+    double left_out_s() const { return left_out_s_; }
     /// There are no more.
     void stop() { next_ = events_.size(); }
     /// No candidate that is still to come has a smaller bound. Infinite where none is left.
@@ -547,19 +612,27 @@ private:
     };
 
     /// Counts the combinations of rows that fit the ranks.
-    std::int64_t count_of(const Partition& partition) const {
-        std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks_) + 1, 0);
+    double count_of(const Partition& partition) const {
+        std::vector<double> counts(static_cast<std::size_t>(ranks_) + 1, 0);
         counts[0] = 1;
         for (const std::vector<Row>& rows : partition.rows) {
             std::map<int, std::int64_t> by_ranks;
             for (const Row& row : rows) ++by_ranks[row.ranks];
-            std::vector<std::int64_t> more(counts.size(), 0);
+            std::vector<double> more(counts.size(), 0);
             for (const auto& [ranks, count] : by_ranks)
                 for (std::size_t used = 0; used + static_cast<std::size_t>(ranks) < counts.size(); ++used)
-                    more[used + static_cast<std::size_t>(ranks)] += counts[used] * count;
+                    more[used + static_cast<std::size_t>(ranks)] += counts[used] * static_cast<double>(count);
             counts = std::move(more);
         }
-        return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+        return std::accumulate(counts.begin(), counts.end(), 0.0);
+    }
+
+    /// The section whose ranks a set has: the deck's, where it is one of the set, or the first.
+    int host_in(const std::vector<int>& set) const {
+        for (const int s : set)
+            for (const int host : set)
+                if (graph_.sections[s].colocate_with == graph_.sections[host].name) return host;
+        return set.front();
     }
 
     /// Whether the fanout or fan-in of each edge between sections that share no ranks is whole.
@@ -594,7 +667,7 @@ private:
                 for (std::size_t i = 0; i < partition.sets[k].size(); ++i) {
                     const auto section = static_cast<std::size_t>(partition.sets[k][i]);
                     made.rated[section] = rows[k]->rated[i];
-                    made.host_of[section] = partition.sets[k].front();
+                    made.host_of[section] = partition.hosts[k];
                 }
             }
             queue.push(std::move(made));
@@ -604,6 +677,7 @@ private:
         // The rows that came before: each combination is made at the last of its rows.
         for (std::size_t row = 0; row < open_[event.partition][set]; ++row) {
             rows[set] = &partition.rows[set][row];
+            if (ranks + rows[set]->ranks > ranks_) continue;
             extend(partition, event, rows, set + 1, ranks + rows[set]->ranks, queue);
         }
     }
@@ -614,7 +688,8 @@ private:
     std::vector<Event> events_;  ///< all rows, by their work
     std::size_t next_ = 0;
     std::vector<std::vector<std::size_t>> open_;  ///< [partition][set], rows that came before
-    std::int64_t count_ = 0, made_ = 0;
+    double count_ = 0, left_out_s_ = kNone;
+    std::int64_t made_ = 0;
 };
 
 /// Returns a time that no step is shorter than in which the tasks of the estimate run, sums and updates
@@ -694,6 +769,14 @@ Plan simulated(const Subject& subject, Plan plan, const std::string& policy) {
     return plan;
 }
 
+bool keeps_colocation(const Subject& subject, const std::vector<int>& host_of) {
+    std::map<int, std::vector<int>> sets;
+    for (std::size_t s = 0; s < host_of.size(); ++s) sets[host_of[s]].push_back(static_cast<int>(s));
+    std::vector<std::vector<int>> listed;
+    for (auto& [host, set] : sets) listed.push_back(std::move(set));
+    return keeps_colocation(subject, listed);
+}
+
 std::optional<Plan> plan_of(const Subject& subject, std::vector<Choice> choices, std::vector<int> host_of,
                             const std::string& policy) {
     Balance balance(subject);
@@ -736,10 +819,12 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
     Balance balance(subject);
     Candidates candidates(subject, ratings, limits);
     found.layouts = candidates.count();
-    Queue rated, bounded;   // by the work of their lanes; by the bound with places and memory
-    double best_s = kNone;  // of the last plan that is kept
+    Queue rated, bounded;  // by the work of their lanes; by the bound with places and memory
+    // The time of the best plan so far: what cannot be shorter is left out.
+    const auto best_s = [&] {
+        return found.plans.empty() || limits.all ? kNone : found.plans.front().step_s;
+    };
     double least_lack = kNone;
-    bool complete = true;  // candidates were left out only where their bounds said so
     const auto keep = [&](Plan plan) {
         const auto slower = std::find_if(found.plans.begin(), found.plans.end(), [&](const Plan& other) {
             return plan.step_s < other.step_s * (1 - kRounding) ||
@@ -750,9 +835,7 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
         });
         if (again) return;
         found.plans.insert(slower, std::move(plan));
-        const auto most = static_cast<std::size_t>(limits.keep);
-        if (found.plans.size() > most) found.plans.pop_back();
-        best_s = found.plans.size() == most ? found.plans.front().step_s : kNone;
+        if (!limits.all && found.plans.size() > static_cast<std::size_t>(limits.keep)) found.plans.pop_back();
     };
     for (Plan& plan : known)
         if (plan.ranks <= limits.ranks) keep(std::move(plan));
@@ -791,11 +874,10 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
     };
     for (;;) {
         // Every candidate whose first bound is below the least second bound may still have a smaller one.
-        const double least = std::min(best_s, bounded.empty() ? kNone : bounded.top().bound_s);
+        const double least = std::min(best_s(), bounded.empty() ? kNone : bounded.top().bound_s);
         if (!rated.empty() && rated.top().bound_s < least && rated.top().bound_s <= candidates.next_bound()) {
             if (found.bounded == limits.bounded) {  // goes on with those that are bounded
                 found.bound_s = rated.top().bound_s;
-                complete = false;
                 rated = {};
                 candidates.stop();
                 continue;
@@ -809,10 +891,13 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
             candidates.next(rated);
             continue;
         }
-        if (bounded.empty() || bounded.top().bound_s >= best_s) break;
+        // Plans that cannot be the best are simulated only to fill the list.
+        if (bounded.empty() || (bounded.top().bound_s >= best_s() &&
+                                found.plans.size() >= static_cast<std::size_t>(limits.keep)))
+            break;
         if (found.simulated == limits.simulated) {
             found.bound_s = std::min(found.bound_s, bounded.top().bound_s);
-            return found;
+            break;
         }
         const Candidate candidate = bounded.top();
         bounded.pop();
@@ -826,8 +911,12 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
         ++found.simulated;
         keep(std::move(plan));
     }
-    found.proved = complete;
-    if (!found.plans.empty()) found.bound_s = std::min(found.bound_s, found.plans.front().step_s);
+    found.bound_s = std::min(found.bound_s, candidates.left_out_s());
+    if (!found.plans.empty()) {
+        const double step_s = found.plans.front().step_s;
+        found.proved = found.bound_s >= step_s * (1 - kRounding);
+        found.bound_s = std::min(found.bound_s, step_s);
+    }
     return found;
 }
 

@@ -46,6 +46,7 @@ struct Rated {
         0;              ///< the time in which a lane of its busiest pipeline rank works, sum over the steps
     double mean_s = 0;  ///< the mean work of its lanes
     double bytes = 0;   ///< memory of the fullest rank, libraries included
+    double least_bytes = 0;  ///< the same of the pipeline rank that needs least
 };
 
 struct Ratings {
@@ -70,10 +71,10 @@ struct Plan {
     workload::Scenario scenario = {};  ///< with all windows
 };
 
-/// Why plans were refused, and how many.
+/// What a search has found.
 struct Found {
     std::vector<Plan> plans = {};  ///< simulated, the best first
-    std::int64_t layouts = 0;      ///< choices of all sections together that fit the ranks
+    double layouts = 0;            ///< choices of all sections together that fit the ranks
     int bounded = 0;               ///< of these, given places and memory
     int simulated = 0;
     double bound_s = 0;         ///< no plan of these choices has shorter steps; sum over the steps
@@ -86,6 +87,7 @@ struct Found {
 struct Limits {
     int ranks = 1;         ///< of the plan, at most
     int keep = 1;          ///< plans that are returned
+    bool all = false;      ///< simulates and returns every plan that fits
     int simulated = 256;   ///< plans that are simulated at most
     int bounded = 20'000;  ///< plans that are given places and memory at most
     std::string policy = "wavefront";
@@ -95,13 +97,18 @@ struct Limits {
 Found search(const Subject& subject, const Ratings& ratings, const Limits& limits,
              std::vector<Plan> known = {});
 
+/// Whether sections share the ranks of `host_of[section]` only as the deck has it, where that is fixed.
+bool keeps_colocation(const Subject& subject, const std::vector<int>& host_of);
+/// The most bytes that a rank may need: CPU ranks of a node share its memory.
+double most_memory(const workload::RankDevice& device);
+
 /// Returns the simulated plan of these choices, or nothing where they do not fit.
 std::optional<Plan> plan_of(const Subject& subject, std::vector<Choice> choices, std::vector<int> host_of,
                             const std::string& policy);
 /// Returns the choices of the scenario's sections, and whose ranks each has.
 std::pair<std::vector<Choice>, std::vector<int>> choices_of(const workload::Scenario& scenario);
 
-/// Returns the plan with its step times under a policy; with refusals instead where it does not fit.
+/// Returns the plan with the times of its steps under a policy.
 Plan simulated(const Subject& subject, Plan plan, const std::string& policy);
 
 }  // namespace maestro::plan

@@ -49,6 +49,19 @@ def test_the_written_deck_takes_the_time_that_was_promised(maestro, tmp_path):
     assert plan["one_size"]["step_s"] >= plan["one_size"]["wavefront_step_s"] >= best["step_s"]
 
 
+def test_what_is_fixed_stays(maestro, tmp_path):
+    deck = tmp_path / "plan.toml"
+    fixed = ["--fix", "section.vision", "--fix", "section.language.colocate_with"]
+    plan = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", "4", *fixed, "--set", "run.name=2024", "--out", deck))
+    assert all("colocate_with" not in layout for p in plan["plans"] for layout in p["layout"].values())
+    lines = deck.read_text().splitlines()
+    block = lines[lines.index('name = "vision"'):lines.index('name = "language"')]
+    original = (ROOT / "inputs/vlm_glyphs.toml").read_text().splitlines()
+    assert block == original[original.index('name = "vision"'):original.index('name = "language"')]
+    assert [line for line in lines if line.startswith("name = \"2024\"")]
+    assert last_line(maestro("simulate", deck, "--cluster", H100))["ranks"] == plan["plans"][0]["ranks"]
+
+
 def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
     plan = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", "1-3", *settings(["data.global_batch=60"])))
     ranks = [p["ranks"] for p in plan["frontier"]]
@@ -60,7 +73,7 @@ def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
 
 @pytest.mark.parametrize("arguments, code, words", [
     (["--ranks", "8"], 64, "plan needs --cluster"),
-    (["--cluster", H100, "--ranks", "8-"], 64, "--ranks 8-: write a number"),
+    (["--cluster", H100, "--ranks", "8-"], 64, "--ranks 8-: write a number of ranks up to 16384"),
     (["--cluster", H100, "--fix", "section.audio"], 64, "--fix section.audio: a plan sets no such key; allowed: section.NAME"),
     (["--cluster", H100, "--top", "0"], 64, "--top"),
     (["--cluster", H100, *settings(["run.precision=fp64", "run.device=cpu"])], 78, "fp64, for which cluster files have no rates"),
@@ -73,7 +86,7 @@ def test_what_does_not_fit_into_memory_is_said(maestro, tmp_path):
     cluster = tmp_path / "small.toml"
     cluster.write_text(open(H100).read().replace("memory = 80e9", "memory = 7e8"))
     result = maestro("plan", VLM, "--cluster", cluster, "--ranks", "2", code=78)
-    assert "section vision fits no layout of up to 2 ranks; the least that a rank needs is" in result.stderr
+    assert "no layout of section vision on up to 2 ranks fits into memory: a rank needs at least" in result.stderr
     for lack, section in zip(last_line(result)["impossible"], ("vision", "language"), strict=True):
         assert (lack["constraint"], lack["section"]) == ("memory", section) and lack["need"] > lack["have"]
     # The deck's three replicas need more ranks than there are.

@@ -105,11 +105,16 @@ TEST(DeckText, RefusesTablesThatLinesCannotChange) {
 }
 
 TEST(DeckText, WritesTextsInQuotes) {
-    EXPECT_EQ(toml_value("2"), "2");
-    EXPECT_EQ(toml_value("[1, 2]"), "[1, 2]");
-    EXPECT_EQ(toml_value("true"), "true");
-    EXPECT_EQ(toml_value("runs/a b"), "\"runs/a b\"");
-    EXPECT_EQ(toml_value("say \"x\""), "\"say \\\"x\\\"\"");
+    EXPECT_EQ(toml_text("2"), "\"2\"");
+    EXPECT_EQ(toml_text("runs/a b"), "\"runs/a b\"");
+    EXPECT_EQ(toml_text("say \"x\"\n"), "\"say \\\"x\\\"\\u000a\"");
+}
+
+/// Dotted keys belong to the table before the one that is added.
+TEST(DeckText, LeavesDottedKeysInTheirTable) {
+    EXPECT_EQ(with_keys("[[section]]\nname = \"v\"\nlora.rank = 8\n\n[run]\n", "deck",
+                        {{"section.v.layout.dp", "2"}, {"section.v.window", "3"}}),
+              "[[section]]\nname = \"v\"\nlora.rank = 8\nwindow = 3\n[section.layout]\ndp = 2\n\n[run]\n");
 }
 
 }  // namespace
