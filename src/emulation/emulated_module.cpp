@@ -145,14 +145,12 @@ private:
         }
         return comm::now_s();
     }
-    /// Sleeps for the time of a task that began at `start_s`. Tells the groups of parameters that it passes,
-    /// where somebody has to know when, which may take time as well.
+    /// Sleeps for the time of a task that began at `start_s`. Tells the groups of parameters that it passes:
+    /// at their time, where `awaited`, because this may take time as well.
     template <class Tell>
-    void sleep_through(double start_s, Tell&& tell, bool observed) {
+    void sleep_through(double start_s, Tell&& tell, bool awaited) {
         for (const Passed& passed : passed_) {
-            if (!observed) break;
-            const double due_s = start_s + scales_.time * passed.at_s;
-            sleep_until_(due_s);
+            if (awaited) sleep_until_(start_s + scales_.time * passed.at_s);
             const double told_s = comm::now_s();
             tell(passed.layer);
             start_s += comm::now_s() - told_s;
