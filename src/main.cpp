@@ -113,21 +113,17 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
                     Scope::all_ranks);
     }
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
-    if (line.command == config::Command::simulate) {
-        watchdog.doing("the simulation");
+    const bool plans = line.command == config::Command::plan;
+    if (plans || line.command == config::Command::simulate) {
+        watchdog.doing(plans ? "the search for a plan" : "the simulation");
         watchdog.pause();
         world.waiter().set_timeout(kSimulationS);
         comm::agree(world, [&] {
-            if (world.rank() == 0) simulation::run_simulation(line, deck, std::move(scenario));
-        });
-        return ExitCode::done;
-    }
-    if (line.command == config::Command::plan) {
-        watchdog.doing("the search for a plan");
-        watchdog.pause();
-        world.waiter().set_timeout(kSimulationS);
-        comm::agree(world, [&] {
-            if (world.rank() == 0) plan::run_plan(line, deck, std::move(scenario));
+            if (world.rank() != 0) return;
+            if (plans)
+                plan::run_plan(line, deck, std::move(scenario));
+            else
+                simulation::run_simulation(line, deck, std::move(scenario));
         });
         return ExitCode::done;
     }

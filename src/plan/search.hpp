@@ -15,47 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "config/deck.hpp"
-#include "plan/choices.hpp"
-#include "schedule/execution/simulate.hpp"
+#include "plan/rating.hpp"
 #include "workload/estimate.hpp"
-#include "workload/probes.hpp"
-#include "workload/rank_device.hpp"
-#include "workload/sample_table.hpp"
-#include "workload/scenario.hpp"
 
 namespace maestro::plan {
-
-/// What is the same for all plans of a deck. The caller keeps everything alive.
-struct Subject {
-    const workload::Scenario& scenario;  ///< of the deck, on its cluster
-    const workload::SampleTable& table;
-    workload::Probes& probes;
-    workload::RankDevice device;
-    workload::PlanOptions options;
-    std::vector<std::vector<std::int64_t>> steps;  ///< the samples of each step that is simulated
-    std::int64_t moves = 0;                        ///< of the wavefront's search
-    schedule::Dispatch dispatch = schedule::Dispatch::planned;
-    IsFixed is_fixed;
-};
-
-/// What a section's choice takes and needs at least, whatever the others are.
-struct Rated {
-    Choice choice;
-    double busiest_s =
-        0;              ///< the time in which a lane of its busiest pipeline rank works, sum over the steps
-    double mean_s = 0;  ///< the mean work of its lanes
-    double bytes = 0;   ///< memory of the fullest rank, libraries included
-    double least_bytes = 0;  ///< the same of the pipeline rank that needs least
-};
-
-struct Ratings {
-    /// By section: the choices that may fit into memory, in ascending order of busiest_s.
-    std::vector<std::vector<Rated>> sections = {};
-    std::vector<Rated> smallest = {};  ///< by section: of all choices the one that needs least memory
-};
-/// Rates the choices of every section on up to `ranks` ranks.
-Ratings rate(const Subject& subject, int ranks);
 
 /// Choices for all sections, and how long their steps take.
 struct Plan {
@@ -99,9 +62,6 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
 
 /// Whether sections share the ranks of `host_of[section]` only as the deck has it, where that is fixed.
 bool keeps_colocation(const Subject& subject, const std::vector<int>& host_of);
-/// The most bytes that a rank may need: CPU ranks of a node share its memory.
-double most_memory(const workload::RankDevice& device);
-
 /// Returns the simulated plan of these choices, or nothing where they do not fit.
 std::optional<Plan> plan_of(const Subject& subject, std::vector<Choice> choices, std::vector<int> host_of,
                             const std::string& policy);

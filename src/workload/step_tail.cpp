@@ -86,6 +86,10 @@ std::vector<std::vector<double>> run_queues(Networks& networks, const std::vecto
 
 }  // namespace
 
+double norm_seconds(const graph::SectionGraph& graph, double latency_s) {
+    return 2 * latency_s * std::ceil(std::log2(std::max(1.0, static_cast<double>(graph.world))));
+}
+
 StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
                    const std::vector<std::vector<LastBackward>>& last, const std::vector<double>& tasks_end_s,
                    double latency_s) {
@@ -117,9 +121,7 @@ StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>&
     for (std::size_t s = 0; s < ends.size(); ++s)
         if (!ends[s].empty())
             norm_begins_s = std::max(norm_begins_s, summed[s].back() + ends[s][order[s].back()].after_sum_s);
-    // The norm is an all-reduce over all ranks: up and down a tree.
-    const double update_s =
-        norm_begins_s + 2 * latency_s * std::ceil(std::log2(std::max(1.0, static_cast<double>(graph.world))));
+    const double update_s = norm_begins_s + norm_seconds(graph, latency_s);
     // Every rank updates its stages one after another.
     std::vector<double> lane_s(tasks_end_s.size(), update_s);
     std::vector<std::vector<double>> updated(ends.size());

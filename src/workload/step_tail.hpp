@@ -29,6 +29,9 @@ StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>&
                    const std::vector<std::vector<LastBackward>>& last, const std::vector<double>& tasks_end_s,
                    double latency_s);
 
+/// Returns the seconds of the norm of all gradients, an all-reduce over all ranks: up and down a tree.
+double norm_seconds(const graph::SectionGraph& graph, double latency_s);
+
 /// Returns how many seconds longer the first forward of a stage takes, which begins at `start_s` of its step
 /// and would take `forward_s`: it waits for each group where it needs it.
 double wait_for_weights(const StepEnd& end, const std::vector<double>& weights_s, double start_s,

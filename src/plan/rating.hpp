@@ -1,0 +1,74 @@
+// What each choice of a section takes and needs at least, whatever the other sections have: its work and its
+// memory, by the model's code. Pure.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "plan/choices.hpp"
+#include "schedule/execution/simulate.hpp"
+#include "workload/probes.hpp"
+#include "workload/rank_device.hpp"
+#include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
+
+namespace maestro::plan {
+
+/// The time or memory of what does not exist.
+inline constexpr double kNone = std::numeric_limits<double>::infinity();
+
+/// What is the same for all plans of a deck. The caller keeps everything alive.
+struct Subject {
+    const workload::Scenario& scenario;  ///< of the deck, on its cluster
+    const workload::SampleTable& table;
+    workload::Probes& probes;
+    workload::RankDevice device;
+    workload::PlanOptions options;
+    std::vector<std::vector<std::int64_t>> steps;  ///< the samples of each step that is simulated
+    std::int64_t moves = 0;                        ///< of the wavefront's search
+    schedule::Dispatch dispatch = schedule::Dispatch::planned;
+    IsFixed is_fixed;
+};
+
+/// What a section's choice takes and needs at least, whatever the others are.
+struct Rated {
+    Choice choice;
+    double busiest_s =
+        0;              ///< the time in which a lane of its busiest pipeline rank works, sum over the steps
+    double mean_s = 0;  ///< the mean work of its lanes
+    double bytes = 0;   ///< memory of the fullest rank, libraries included
+    double least_bytes = 0;  ///< the same of the pipeline rank that needs least
+};
+
+struct Ratings {
+    /// By section: the choices that may fit into memory, in ascending order of busiest_s.
+    std::vector<std::vector<Rated>> sections = {};
+    std::vector<Rated> smallest = {};  ///< by section: of all choices the one that needs least memory
+};
+/// Rates the choices of every section on up to `ranks` ranks.
+Ratings rate(const Subject& subject, int ranks);
+
+/// The most bytes that a rank may need: CPU ranks of a node share its memory.
+double most_memory(const workload::RankDevice& device);
+
+/// The layers of stages as they are balanced, once for each number of stages of a section. The subject must
+/// outlive it.
+class Balance {
+public:
+    explicit Balance(const Subject& subject) : subject_(subject) {}
+    /// Returns the layers of each stage of a section with this choice.
+    const std::vector<int>& layers_of(std::size_t section, const Choice& choice);
+    /// Returns the scenario of the choices with balanced stages; see with_choices().
+    workload::Scenario scenario(std::vector<Choice> choices, const std::vector<int>& host_of,
+                                std::vector<graph::Refusal>& refusals);
+
+private:
+    using Key = std::tuple<std::size_t, int, Recompute, int>;
+    const Subject& subject_;
+    std::map<Key, std::vector<int>> layers_;
+};
+
+}  // namespace maestro::plan
