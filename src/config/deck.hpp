@@ -15,6 +15,7 @@
 #include "config/key_places.hpp"
 #include "graph/section_graph.hpp"
 #include "spec/lora.hpp"
+#include "spec/sample_distribution.hpp"
 
 namespace maestro::config {
 
@@ -31,8 +32,16 @@ struct Run {
     double timeout_s = 120;  ///< the longest time without progress; then the run ends
     std::string transport = "auto", sums = "auto", tp_overlap = "auto";
 };
+/// [data.lengths]: the sizes of samples, where their contents are not needed. A file, or a distribution.
+struct Lengths {
+    std::string file;  ///< CSV
+    SampleDistribution drawn;
+
+    bool requested() const { return !file.empty() || drawn.samples > 0; }
+};
 struct Data {
     std::string train, validation;
+    Lengths lengths;                     ///< instead of `train`
     std::int64_t global_batch = 1;       ///< samples
     std::int64_t sequence_length = 512;  ///< the most tokens of a sample, picture tokens included
 };

@@ -74,9 +74,15 @@ Home home_of(const toml::table& root, const std::string& key) {
                 .header = fmt::format("[model.{}]", name),
                 .name = key.substr(second + 1)};
     }
-    return {.table = root.get_as<toml::table>(kind),
-            .header = fmt::format("[{}]", kind),
-            .name = key.substr(first + 1)};
+    const auto* const table = root.get_as<toml::table>(kind);
+    if (second != std::string::npos && table) {
+        const std::string part = key.substr(first + 1, second - first - 1);
+        return {.table = table->get_as<toml::table>(part),
+                .parent = table,
+                .header = fmt::format("[{}.{}]", kind, part),
+                .name = key.substr(second + 1)};
+    }
+    return {.table = table, .header = fmt::format("[{}]", kind), .name = key.substr(first + 1)};
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

@@ -17,7 +17,8 @@ constexpr std::array<std::string_view, 13> kFreeKeys = {
     "run.name",          "run.output",      "run.device",    "run.timeout_s",   "run.transport",
     "data.train",        "data.validation", "train.steps",   "train.log_every", "train.recompute",
     "run.gemm_autotune", "run.sums",        "run.tp_overlap"};
-constexpr std::array<std::string_view, 4> kFreeTables = {"checkpoint.", "emulated.", "metrics.", "schedule."};
+constexpr std::array<std::string_view, 5> kFreeTables = {"checkpoint.", "data.lengths.", "emulated.",
+                                                         "metrics.", "schedule."};
 constexpr std::array<std::string_view, 6> kFreeOfSections = {
     ".weights", ".micro_batch", ".window", ".colocate_with", ".recompute", ".recompute_layers"};
 

@@ -13,6 +13,8 @@ namespace maestro::config {
 namespace {
 constexpr double kMany = 1e12;
 constexpr double kSize = 1 << 20;
+constexpr double kMaxSamples = 1e8;  // drawn in seconds, 2.4 GB
+constexpr double kMaxSide = 4096;    // pixels, as of the pictures of a sample file
 constexpr double kWindow = graph::kMaxInFlight;
 constexpr double kMaxMoves = 1e6;  // per sub-problem: minutes for a plan
 }  // namespace
@@ -21,8 +23,8 @@ Needs needs_of(Command command, Times times) {
     const bool runs = command == Command::train || command == Command::evaluate;
     const bool from_file = times == Times::from_file;
     return {.output = runs,
-            .train = command == Command::train || command == Command::plan ||
-                     (command == Command::simulate && !from_file),
+            .samples = command == Command::train || command == Command::plan ||
+                       (command == Command::simulate && !from_file),
             .validation = command == Command::evaluate,
             .batch = !from_file,
             .models = !from_file,
@@ -43,10 +45,26 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
             {"tp_overlap", &r.tp_overlap, false, 0, 0, {"auto", "always", "never"}}};
 }
 std::vector<Key> keys_of(Data& d, const Needs& needs) {
-    return {{"train", &d.train, needs.train},
+    return {{"train", &d.train},
             {"validation", &d.validation, needs.validation},
             {"global_batch", &d.global_batch, needs.batch, 1, kSize},
             {"sequence_length", &d.sequence_length, needs.batch, 2, kSize}};
+}
+std::vector<Key> keys_of(Lengths& l) {
+    SampleDistribution& d = l.drawn;
+    return {{"file", &l.file},
+            {"samples", &d.samples, false, 1, kMaxSamples},
+            {"seed", &d.seed, false, 0, 9e18},
+            {"distribution", &d.shape, false, 0, 0, {"fixed", "uniform", "lognormal"}},
+            {"tokens", &d.tokens, false, 1, kSize},
+            {"spread", &d.spread, false, 1e-3, 10},
+            {"least_tokens", &d.least_tokens, false, 1, kSize},
+            {"most_tokens", &d.most_tokens, false, 1, kSize},
+            {"picture_share", &d.picture_share, false, 0, 1},
+            {"pictures", &d.pictures, false, 1, kMostPictures},
+            {"picture_height", &d.picture_height, false, 1, kMaxSide},
+            {"picture_width", &d.picture_width, false, 1, kMaxSide},
+            {"picture_unit", &d.picture_unit, false, 1, kMaxSide}};
 }
 std::vector<Key> keys_of(Train& t, const Needs& needs) {
     return {{"steps", &t.steps, needs.training, 1, kMany},

@@ -29,14 +29,15 @@ struct Key {
     std::vector<std::string> not_built = {};  ///< words that are refused as not built yet
 };
 
-/// Which keys a command requires.
+/// Which keys a command requires. `samples`: data.train or [data.lengths].
 struct Needs {
-    bool output = true, train = false, validation = false, batch = true, models = true, training = true;
+    bool output = true, samples = false, validation = false, batch = true, models = true, training = true;
 };
 Needs needs_of(Command command, Times times);
 
 std::vector<Key> keys_of(Run& run, const Needs& needs);
 std::vector<Key> keys_of(Data& data, const Needs& needs);
+std::vector<Key> keys_of(Lengths& lengths);
 std::vector<Key> keys_of(Train& train, const Needs& needs);
 std::vector<Key> keys_of(Optimizer& optimizer, const Needs& needs);
 std::vector<Key> keys_of(Checkpoint& checkpoint);

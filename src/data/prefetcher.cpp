@@ -42,8 +42,8 @@ struct Prefetcher::Queue final : Pulse {
         std::vector<Sample> samples;
     };
 
-    Queue(std::shared_ptr<const SampleFile> file_, std::int64_t bytes_ahead_)
-        : file(std::move(file_)), bytes_ahead(bytes_ahead_) {}
+    Queue(std::shared_ptr<const Samples> source_, std::int64_t bytes_ahead_)
+        : source(std::move(source_)), bytes_ahead(bytes_ahead_) {}
 
     void beat() noexcept override { ++beats; }
     void run();
@@ -51,7 +51,7 @@ struct Prefetcher::Queue final : Pulse {
     /// The request to read now, or the end of `waiting`.
     std::deque<Waiting>::iterator next();
 
-    const std::shared_ptr<const SampleFile> file;
+    const std::shared_ptr<const Samples> source;
     const std::int64_t bytes_ahead;
     std::atomic<std::uint64_t> beats = 0;
     std::atomic<std::int64_t> sample = -1;  ///< the one that is being read
@@ -96,7 +96,7 @@ void Prefetcher::Queue::run() {
             result.samples.resize(job.request.samples.size());
             for (std::size_t i = 0; i < result.samples.size(); ++i) {
                 sample = job.request.samples[i];
-                file->read(sample, result.samples[i], job.request.fields, *this);
+                source->read(sample, result.samples[i], job.request.fields, *this);
                 beat();
             }
         } catch (...) {
@@ -112,8 +112,8 @@ void Prefetcher::Queue::run() {
     arrived.notify_all();
 }
 
-Prefetcher::Prefetcher(std::shared_ptr<const SampleFile> file, Settings settings, Pulse& pulse)
-    : queue_(std::make_shared<Queue>(std::move(file), settings.bytes_ahead)),
+Prefetcher::Prefetcher(std::shared_ptr<const Samples> samples, Settings settings, Pulse& pulse)
+    : queue_(std::make_shared<Queue>(std::move(samples), settings.bytes_ahead)),
       settings_(std::move(settings)),
       pulse_(pulse),
       thread_([queue = queue_] { queue->run(); }) {}
@@ -133,7 +133,7 @@ Prefetcher::~Prefetcher() {
 
 std::int64_t Prefetcher::start(Request request) {
     std::int64_t bytes = 0, ticket = 0;
-    for (const std::int64_t id : request.samples) bytes += queue_->file->bytes(id, request.fields);
+    for (const std::int64_t id : request.samples) bytes += queue_->source->bytes(id, request.fields);
     {
         const std::lock_guard lock(queue_->mutex);
         ticket = queue_->tickets++;
@@ -162,7 +162,7 @@ std::vector<Sample> Prefetcher::take(std::int64_t ticket) {
         lock.lock();
         const auto now = Clock::now();
         const auto what = [&] {
-            return fmt::format("reading sample {} of {}", queue.sample.load(), queue.file->path().string());
+            return fmt::format("reading sample {} of {}", queue.sample.load(), queue.source->name());
         };
         if (queue.beats != beats) {
             beats = queue.beats;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/pulse.hpp"
-#include "data/sample_file.hpp"
+#include "data/samples.hpp"
 
 namespace maestro::data {
 
@@ -19,8 +19,8 @@ struct Request {
     SampleFields fields = SampleFields::all;
 };
 
-/// Used by the main thread. Shares the file with its thread, so that a read that never returns does not keep
-/// the program from ending.
+/// Used by the main thread. Shares the samples with its thread, so that a read that never returns does not
+/// keep the program from ending.
 class Prefetcher {
 public:
     struct Settings {
@@ -32,7 +32,7 @@ public:
     };
     /// `pulse` belongs to the main thread and must outlive the prefetcher; take() beats while it waits for a
     /// reader that makes progress.
-    Prefetcher(std::shared_ptr<const SampleFile> file, Settings settings, Pulse& pulse);
+    Prefetcher(std::shared_ptr<const Samples> samples, Settings settings, Pulse& pulse);
     /// Ends the thread after the sample that it is reading. A thread that hangs is left behind.
     ~Prefetcher();
     Prefetcher(const Prefetcher&) = delete;

@@ -34,7 +34,8 @@ std::size_t as_size(std::int64_t value) {
 SampleFile::SampleFile(const std::filesystem::path& name)
     : SampleFile(name, *std::make_unique<Pulse>()) {}  // lives until the constructor returns
 
-SampleFile::SampleFile(const std::filesystem::path& name, Pulse& pulse) : file_(name) {
+SampleFile::SampleFile(const std::filesystem::path& name, Pulse& pulse)
+    : Samples(name.string()), file_(name) {
     pulse.doing(fmt::format("reading {}", name.string()));
     const Container container(path(), file_.descriptor(), pulse);
     container.expect_group("/", kMembers);

@@ -4,32 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/pulse.hpp"
 #include "data/raw_file.hpp"
-#include "data/sample_index.hpp"
+#include "data/samples.hpp"
 
 namespace maestro::data {
-
-/// Bits of Sample::flags.
-inline constexpr std::uint8_t kCountsForExactMatch = 1;
-
-/// What read() reads of a sample; the rest stays empty. Sizes of pictures are always set.
-enum class SampleFields {
-    all,
-    text,    ///< tokens, weights and flags
-    pixels,  ///< of the pictures
-    sizes,   ///< nothing more: the sizes of pictures alone
-};
-constexpr bool has_text(SampleFields fields) {
-    return fields == SampleFields::all || fields == SampleFields::text;
-}
-constexpr bool has_pixels(SampleFields fields) {
-    return fields == SampleFields::all || fields == SampleFields::pixels;
-}
 
 /// A part of the samples: the index-th of `count` ranges of about equal size.
 struct Share {
@@ -37,30 +21,13 @@ struct Share {
     int count = 1;
 };
 
-struct StoredItem {
-    Item item;
-    /// Of a picture: pixels [height, width, channels]. Empty where has_pixels(fields) is false.
-    std::vector<std::uint8_t> data;
-};
-
-/// A sample as stored: one marker token per item. weights[i] and flags[i] belong to token i as a target;
-/// they are 0 at the first token and at markers, which nothing predicts.
-struct Sample {
-    std::int64_t id = -1;
-    std::vector<std::int32_t> tokens;
-    std::vector<float> weights;
-    std::vector<std::uint8_t> flags;
-    std::vector<StoredItem> items;  ///< in the order of their markers
-};
-
-class SampleFile {
+class SampleFile final : public Samples {
 public:
     /// Reads and checks the index. Throws Error(input_missing), Error(bad_data) or Error(io_error) with path,
     /// dataset, offset and what to do. Call from the thread that uses HDF5. Beats on the way.
     SampleFile(const std::filesystem::path& name, Pulse& pulse);
     explicit SampleFile(const std::filesystem::path& name);  ///< without a pulse
 
-    const SampleIndex& index() const { return index_; }
     /// Finds the positions of picture markers, which only the text has, in a share of the samples. Returns
     /// [M], the positions in this share and 0 elsewhere, to be summed in place over the processes that read
     /// the other shares; then the index has them all. Throws Error(bad_data) if a sample has not one marker
@@ -69,14 +36,13 @@ public:
     /// From now on picture number p of the file (counted over all samples) is the one that is stored as
     /// number sources[p], in the index and in what read() returns. Empty: every picture is its own again.
     void replace_pictures(std::vector<std::int64_t> sources);
-    std::int64_t size() const { return index_.size(); }
     /// Token ids are in [0, vocabulary).
     std::int32_t vocabulary() const { return vocabulary_; }
-    /// The tokens that mark the places of items.
-    Markers markers() const { return Markers(marker_); }
+    Markers markers() const override { return Markers(marker_); }
     int channels() const { return channels_; }
+    std::optional<ContentRange> contents() const override { return ContentRange{vocabulary_, channels_}; }
     /// Identifies the contents, independent of the path.
-    std::uint64_t identity() const { return identity_; }
+    std::uint64_t identity() const override { return identity_; }
     /// "bytes", or "huggingface" with the tokenizer in the file.
     const std::string& tokenizer() const { return tokenizer_; }
     /// The text of the tokenizer.json; only with the tokenizer "huggingface". Throws as read() does, and
@@ -87,13 +53,12 @@ public:
     /// Reads sample i into `sample`, whose memory is reused; compares checksums and checks ids, markers and
     /// weights. Any thread. Throws Error(bad_data) if the file has changed or is damaged, Error(io_error) if
     /// reading fails and fails again. Beats after every MiB.
-    void read(std::int64_t i, Sample& sample, SampleFields fields, Pulse& pulse) const;
+    void read(std::int64_t i, Sample& sample, SampleFields fields, Pulse& pulse) const override;
     void read(std::int64_t i, Sample& sample, SampleFields fields = SampleFields::all) const {
         Pulse silent;
         read(i, sample, fields, silent);
     }
-    /// Bytes that these fields of the sample take in memory.
-    std::int64_t bytes(std::int64_t i, SampleFields fields) const;
+    std::int64_t bytes(std::int64_t i, SampleFields fields) const override;
 
 private:
     template <class Visit>
@@ -112,7 +77,6 @@ private:
     std::string tokenizer_;
     std::int64_t tokenizer_at_ = 0, tokenizer_bytes_ = 0;  ///< of the tokenizer.json
     std::uint64_t identity_ = 0;
-    SampleIndex index_;
     std::vector<std::int64_t> sources_;  ///< of replace_pictures()
     std::vector<Item> stored_items_;     ///< of the index, where it has those of replaced pictures
     std::int64_t tokens_at_ = 0, weights_at_ = 0, flags_at_ = 0, pixels_at_ = 0;  ///< offsets in the file

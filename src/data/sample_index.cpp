@@ -69,6 +69,14 @@ SampleIndex::SampleIndex(const Container& container, const RawFile& file, const 
     checksum_ = checksum_of(header, pulse);
 }
 
+void SampleIndex::add(std::int64_t text, std::span<const Item> items, double weight) {
+    for (std::size_t i = 0; i < items.size(); ++i) markers_.push_back(static_cast<std::int32_t>(i));
+    items_.insert(items_.end(), items.begin(), items.end());
+    sample_offsets_.push_back(sample_offsets_.back() + static_cast<std::int64_t>(items.size()) + text);
+    picture_offsets_.push_back(static_cast<std::int64_t>(items_.size()));
+    weights_.push_back(weight);
+}
+
 void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::int64_t tokens,
                         std::int64_t pixels, Pulse& pulse) const {
     const auto refuse_at = [&](std::string_view name, std::size_t element, std::string_view what) {

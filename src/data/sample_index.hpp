@@ -1,6 +1,6 @@
 // SampleIndex: the lengths, picture sizes, loss weights and checksums of all samples, in flat arrays of 32
 // bytes per sample and 28 per picture (docs/file_formats.md, /index). Read as a whole when a sample file is
-// opened.
+// opened. Of samples without contents it is made of their sizes: 24 bytes per sample and 16 per picture.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,10 @@ public:
     SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
                 std::int64_t tokens, std::int64_t pixels, Pulse& pulse);
 
+    /// Appends a sample without contents: `text` tokens and a marker for each item, which stand before the
+    /// text, `weight` the sum of the loss weights. Does not change checksum().
+    void add(std::int64_t text, std::span<const Item> items, double weight);
+
     std::int64_t size() const { return static_cast<std::int64_t>(sample_offsets_.size()) - 1; }
     std::int64_t tokens(std::int64_t i) const { return at(sample_offsets_, i + 1) - at(sample_offsets_, i); }
     /// Sum of the sample's loss weights.
@@ -68,9 +72,9 @@ private:
     std::vector<std::int64_t> sample_offsets_{0};   ///< [N + 1], tokens
     std::vector<std::int64_t> picture_offsets_{0};  ///< [N + 1], pictures
     std::vector<Item> items_;                       ///< [M]
-    std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes
-    std::vector<std::uint64_t> checksums_;          ///< [N]
-    std::vector<std::uint64_t> pixel_checksums_;    ///< [M]
+    std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes; of contents
+    std::vector<std::uint64_t> checksums_;          ///< [N], of contents
+    std::vector<std::uint64_t> pixel_checksums_;    ///< [M], of contents
     std::vector<double> weights_;                   ///< [N]
     std::vector<std::int32_t> markers_;             ///< [M], or none
     std::uint64_t checksum_ = 0;

@@ -7,14 +7,15 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text_file.hpp"
-#include "data/sample_file.hpp"
 #include "workload/data_order.hpp"
 #include "workload/models.hpp"
+#include "workload/training_samples.hpp"
 
 namespace maestro::plan {
 
@@ -144,7 +145,8 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
                            [&](const std::string& prefix) { return names(prefix, key); });
     };
     const int own_ranks = scenario.graph.world;
-    const data::SampleFile samples(deck.data.train);
+    const std::unique_ptr<data::Samples> source = workload::training_samples(deck, scenario);
+    const data::Samples& samples = *source;
     scenario.markers = samples.markers();
     workload::check_samples(scenario, samples);
     scenario =
@@ -152,7 +154,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
                                     config::parse_cluster(config::read_text(line.cluster), line.cluster)),
                is_fixed);
     workload::SampleTable table = workload::table_of(scenario, samples);
-    workload::check_lengths(scenario, table, deck.data.train);
+    workload::check_lengths(scenario, table, samples.name());
 
     Report report{.cluster = scenario.cluster->name,
                   .samples = scenario.global_batch,

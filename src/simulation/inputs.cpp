@@ -58,13 +58,12 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
 
 }  // namespace
 
-Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Source& source) {
-    const data::SampleFile samples(path);
+Inputs inputs_of(workload::Scenario scenario, const data::Samples& samples, const Source& source) {
     scenario.markers = samples.markers();
     const graph::SectionGraph& graph = scenario.graph;
     workload::check_samples(scenario, samples);
     const workload::SampleTable table = workload::table_of(scenario, samples);
-    workload::check_lengths(scenario, table, path);
+    workload::check_lengths(scenario, table, samples.name());
     workload::balance_stages(scenario, table);
     workload::Probes probes;
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);

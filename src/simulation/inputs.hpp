@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/samples.hpp"
 #include "workload/counts.hpp"
 #include "workload/estimate.hpp"
 #include "workload/rank_device.hpp"
@@ -31,10 +32,10 @@ struct Source {
     workload::PlanOptions plan = {};
 };
 
-/// A step of the scenario with the samples of the file `path`, whose marker it takes. Task times are those of
+/// A step of the scenario with these samples, whose marker it takes. Task times are those of
 /// its models on its cluster, or of the replayed run; without a cluster links cost nothing. Windows of 0 are
 /// chosen from the device's memory as `train` does, without a cluster they are those of the replayed run.
-/// Throws what reading samples and metrics throws.
-Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Source& source);
+/// Throws what reading metrics throws, and refuses samples as `train` does.
+Inputs inputs_of(workload::Scenario scenario, const data::Samples& samples, const Source& source);
 
 }  // namespace maestro::simulation

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "simulation/costs_file.hpp"
 #include "simulation/inputs.hpp"
 #include "workload/costs.hpp"
+#include "workload/training_samples.hpp"
 
 namespace maestro::simulation {
 
@@ -308,8 +310,9 @@ void add_up_stages(std::vector<schedule::SampleCost>& samples, const graph::Sect
 
 Result predict_step(const config::Deck& deck, const workload::Scenario& scenario,
                     const workload::RankDevice& device) {
+    const std::unique_ptr<data::Samples> samples = workload::training_samples(deck, scenario);
     return simulate_inputs(
-        inputs_of(scenario, deck.data.train, {.device = device, .plan = workload::plan_options_of(deck)}),
+        inputs_of(scenario, *samples, {.device = device, .plan = workload::plan_options_of(deck)}),
         scenario.graph, deck, {.policy = deck.schedule.policy});
 }
 
@@ -333,7 +336,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
             source.device = workload::rank_device_of(*scenario.cluster, deck.run);
             source.plan = workload::plan_options_of(deck);
         }
-        inputs = inputs_of(scenario, deck.data.train, source);
+        inputs = inputs_of(scenario, *workload::training_samples(deck, scenario), source);
         if (!line.replay.empty())
             log::info(
                 "{}: the tasks of step {} took {:.6g} s from first to last, the rest of the step {:.6g} s",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "model/kind.hpp"
@@ -102,28 +103,32 @@ std::vector<model::Units> encoders_of(const Scenario& scenario, int section) {
     return encoders;
 }
 
-SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples) {
+SampleTable table_of(const Scenario& scenario, const data::Samples& samples) {
     std::vector<SampleTable::Section> sections;
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s)
         sections.push_back({model::Units(scenario.models[s]), encoders_of(scenario, s)});
-    return SampleTable(samples, std::move(sections));
+    return SampleTable(samples.index(), std::move(sections));
 }
 
-void check_targets(const data::SampleFile& samples) {
+void check_targets(const data::Samples& samples) {
     for (std::int64_t i = 0; i < samples.size(); ++i)
         if (samples.index().weight(i) > 0) return;
     throw Error(ExitCode::bad_data,
                 fmt::format("{}: no token of its {} samples has a loss weight, so that there is nothing to "
-                            "learn and no loss; make the samples again with weights for the tokens to learn",
-                            samples.path().string(), samples.size()));
+                            "learn and no loss; {}",
+                            samples.name(), samples.size(),
+                            samples.contents() ? "make the samples again with weights for the tokens to learn"
+                                               : "give samples of at least two tokens, or targets"));
 }
 
-void check_samples(const Scenario& scenario, const data::SampleFile& samples, bool for_training) {
-    const std::string path = samples.path().string();
-    const model::SampleRange range{samples.vocabulary(), samples.channels()};
-    for (const model::ModelSpec& m : scenario.models)
-        if (const std::string wrong = model::kind_of(m).check_samples(m, range); !wrong.empty())
-            throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, wrong));
+void check_samples(const Scenario& scenario, const data::Samples& samples, bool for_training) {
+    const std::string& path = samples.name();
+    if (const std::optional<data::ContentRange> range = samples.contents())
+        for (const model::ModelSpec& m : scenario.models)
+            if (const std::string wrong =
+                    model::kind_of(m).check_samples(m, {range->vocabulary, range->channels});
+                !wrong.empty())
+                throw Error(ExitCode::bad_data, fmt::format("{}: {}", path, wrong));
     for (const graph::Edge& e : scenario.graph.edges) {
         const model::ModelSpec& m = scenario.models[e.to];
         const std::int32_t marker = samples.markers().of(Item::Kind::picture);
@@ -143,7 +148,7 @@ void check_samples(const Scenario& scenario, const data::SampleFile& samples, bo
                                 scenario.global_batch, path, samples.size()));
 }
 
-void check_lengths(const Scenario& scenario, const SampleTable& table, const std::string& path) {
+void check_lengths(const Scenario& scenario, const SampleTable& table, const std::string& name) {
     for (std::size_t s = 0; s < scenario.graph.sections.size(); ++s)
         if (scenario.graph.sections[s].loss)
             table.for_each([&](std::int64_t i) {
@@ -153,7 +158,7 @@ void check_lengths(const Scenario& scenario, const SampleTable& table, const std
                         ExitCode::bad_data,
                         fmt::format("{}: sample {} has {} tokens with its pictures, data.sequence_length "
                                     "is {}; raise it or cut the sample",
-                                    path, i, length, scenario.sequence_length),
+                                    name, i, length, scenario.sequence_length),
                         Scope::all_ranks);
             });
 }

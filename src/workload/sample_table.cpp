@@ -28,8 +28,8 @@ std::vector<std::int64_t> largest(const SampleTable& table, int count, Key key) 
 
 }  // namespace
 
-SampleTable::SampleTable(const data::SampleFile& file, std::vector<Section> sections)
-    : index_(&file.index()), sections_(std::move(sections)), lengths_(sections_.size()) {}
+SampleTable::SampleTable(const data::SampleIndex& index, std::vector<Section> sections)
+    : index_(&index), sections_(std::move(sections)), lengths_(sections_.size()) {}
 
 const SampleTable::Lengths& SampleTable::lengths(int section) const {
     std::optional<Lengths>& found = lengths_[static_cast<std::size_t>(section)];

@@ -1,5 +1,5 @@
 // The sizes of every sample in every section: lengths, items, loss weight, rows on each edge. A view of
-// the index of the sample file by the units of the sections; it reads no sample data.
+// the index of the samples by the units of the sections; it reads no sample data.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/pulse.hpp"
-#include "data/sample_file.hpp"
+#include "data/sample_index.hpp"
 #include "graph/section_graph.hpp"
 #include "model/module.hpp"
 
@@ -23,8 +23,8 @@ public:
         model::Units units;                       ///< of its model
         std::vector<model::Units> encoders = {};  ///< whose output rows replace its markers
     };
-    /// `file` must outlive the table.
-    SampleTable(const data::SampleFile& file, std::vector<Section> sections);
+    /// `index` must outlive the table.
+    SampleTable(const data::SampleIndex& index, std::vector<Section> sections);
 
     std::int64_t size() const { return index_->size(); }
     /// Calls visit(i) for every sample, and beats now and then: with a billion samples, each pass takes

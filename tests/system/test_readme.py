@@ -1,4 +1,4 @@
-"""The commands that README.md, docs/layouts.md and decks of model folders show, as they show them, in a fresh clone and with another
+"""The commands that README.md, docs/planning.md, docs/layouts.md and decks of model folders show, as they show them, in a fresh clone and with another
 Python first on the path. Not those of set-up, scripts/quickstart.sh and scripts/test.sh: the fixture `clone` makes what they leave."""
 
 import os
@@ -109,6 +109,13 @@ def test_a_model_folder_is_fine_tuned(clone, shorter):
 def test_every_other_command_works(clone, shorter):
     run_all(clone, commands(), shorter)
     assert (clone / "runs/short/exit.json").exists()
+
+
+def test_plans_of_the_page_work(clone):
+    lines = [line for line in commands("docs/planning.md") if line not in commands()]
+    assert lines
+    for command in lines:
+        assert run(clone, command).strip(), command
 
 
 @needs_packages

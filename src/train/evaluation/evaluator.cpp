@@ -212,7 +212,7 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
     RunContext evaluation = evaluation_context(context, one_rank);
     evaluation.shown = line.show;
     const Preflight preflight(evaluation, line.exchange_images);
-    const data::SampleFile& file = preflight.samples();
+    const data::SampleFile& file = preflight.sample_file();
     double weight = 0;
     for (std::int64_t i = 0; i < file.size(); ++i) weight += file.index().weight(i);
     std::vector<std::int64_t> samples;

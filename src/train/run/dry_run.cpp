@@ -59,6 +59,10 @@ std::vector<std::string> notes_of(const RunContext& context, const workload::Ran
             fmt::format("run.device is \"cpu\": these figures are for the GPUs of {}, which "
                         "train uses with \"auto\" or \"cuda\"",
                         device.name));
+    if (context.deck.data.lengths.requested() && wanted != "emulated")
+        notes.push_back(
+            "samples are those of [data.lengths], without contents: train would refuse them (78) and needs "
+            "data.train");
     for (const config::Section& section : context.deck.sections)
         if (context.planned_device && !section.weights.empty() && section.weights != "random")
             notes.push_back(

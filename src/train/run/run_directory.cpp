@@ -103,13 +103,13 @@ void RunDirectory::refuse_without_checkpoint() const {
                         path_.string()));
 }
 
-void RunDirectory::check_resume(std::uint64_t samples) {
+void RunDirectory::check_resume(const data::Samples& samples) {
     if (found_.path.empty()) return;
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
-        if (state_.samples != samples)
-            conflicts_.push_back(fmt::format("data.train: {} does not hold the samples of that run",
-                                             context_.deck.data.train));
+        if (state_.samples != samples.identity())
+            conflicts_.push_back(
+                fmt::format("data.train: {} does not hold the samples of that run", samples.name()));
         if (conflicts_.empty()) return;
         throw Error(
             ExitCode::bad_deck,
@@ -136,7 +136,7 @@ void RunDirectory::take_over() {
 
 void RunDirectory::load(Job& job) {
     if (found_.path.empty()) return;
-    check_resume(job.samples().identity());
+    check_resume(job.samples());
     job.load(found_.path);
 }
 

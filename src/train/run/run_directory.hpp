@@ -28,9 +28,8 @@ public:
     /// The checkpoint that the run continues from; empty for a fresh start.
     const std::string& checkpoint() const { return found_.path; }
     const std::filesystem::path& path() const { return path_; }
-    /// Error(bad_deck, all_ranks) where the deck or the samples are not those of the checkpoint. `samples`:
-    /// their identity.
-    void check_resume(std::uint64_t samples);
+    /// Error(bad_deck, all_ranks) where the deck or the samples are not those of the checkpoint.
+    void check_resume(const data::Samples& samples);
     void load(Job& job);  ///< check_resume(), then reads the checkpoint, if there is one
     /// After load(): opens the log and makes or cuts metrics.h5. Returns the steps done.
     std::int64_t open(const Job& job);

@@ -343,6 +343,15 @@ void Trainer::report_times() const {
 
 ExitCode run_training(RunContext& context, const config::CommandLine& line, Interruption& interruption,
                       RunReport& report) {
+    if (context.deck.data.lengths.requested() && context.deck.run.device != "emulated" && !line.dry_run)
+        throw Error(ExitCode::bad_deck,
+                    context.deck.places.message(
+                        "data.lengths",
+                        fmt::format("a run on run.device = \"{}\" reads the contents of its samples; set "
+                                    "data.train to a sample file instead (lengths are enough to plan, to "
+                                    "simulate, for dry runs and for run.device = \"emulated\")",
+                                    context.deck.run.device)),
+                    Scope::all_ranks);
     RunDirectory directory(context, line, report);
     if (directory.checkpoint().empty() && context.deck.run.device != "emulated" && !context.planned_device)
         check_folders(context.world, context.deck, context.scenario, context.pulse);
@@ -350,7 +359,7 @@ ExitCode run_training(RunContext& context, const config::CommandLine& line, Inte
     const auto tell = [&](const std::vector<std::string>& lines) {
         for (const std::string& text : lines) log::info("{}", text);
         if (!line.dry_run) return false;
-        directory.check_resume(preflight.samples().identity());
+        directory.check_resume(preflight.samples());
         report_dry_run(context, preflight, line, directory.notes());
         return true;
     };

@@ -152,7 +152,7 @@ void Job::find_answer_ends() {
     if (!exported || preflight_.emulation()) return;
     comm::agree(context_.world, [&] {
         if (context_.world.rank() != 0) return;
-        answer_ends_ = trained_ends(samples(), context_.pulse);
+        answer_ends_ = trained_ends(preflight_.sample_file(), context_.pulse);
         for (std::size_t s = 0; s < sections.size(); ++s) {
             if (!sections[s].from_folder || !context_.scenario.graph.sections[s].loss) continue;
             const auto missing = missing_ends(sections[s].weights, answer_ends_, context_.pulse);
@@ -160,8 +160,7 @@ void Job::find_answer_ends() {
                 log::info(
                     "answers in {} end with token {}, which {} does not name as an end; maestro export adds "
                     "it to {}",
-                    samples().path().string(), fmt::join(missing, ", "), sections[s].weights,
-                    kGenerationConfig);
+                    samples().name(), fmt::join(missing, ", "), sections[s].weights, kGenerationConfig);
         }
     });
 }

@@ -41,7 +41,7 @@ public:
 
     const RunContext& context() const { return context_; }
     const workload::SampleTable& table() const { return preflight_.table(); }
-    const data::SampleFile& samples() const { return preflight_.samples(); }
+    const data::Samples& samples() const { return preflight_.samples(); }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
     std::vector<std::unique_ptr<LocalStage>>& stages() { return stages_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }

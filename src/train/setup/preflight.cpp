@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "comm/agree.hpp"
 #include "comm/topology.hpp"
 #include "graph/grid.hpp"
@@ -15,6 +16,7 @@
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/stages.hpp"
+#include "workload/training_samples.hpp"
 
 namespace maestro::train {
 
@@ -46,27 +48,37 @@ Preflight::Preflight(const RunContext& context, bool exchange_pictures)
 
 void Preflight::read_samples(bool exchange) {
     const config::Deck& deck = context_.deck;
-    const std::string& path = context_.train ? deck.data.train : deck.data.validation;
-    samples_ = open_samples(context_.world, path, context_.pulse);
+    if (context_.train && deck.data.lengths.requested())
+        comm::agree(context_.world,
+                    [&] { samples_ = workload::sample_lengths(deck, scenario_, context_.pulse); });
+    else
+        samples_ = file_ = open_samples(
+            context_.world, context_.train ? deck.data.train : deck.data.validation, context_.pulse);
     scenario_.markers = samples_->markers();
     comm::agree(context_.world, [&] {
         if (!context_.train && samples_->size() == 0)
-            throw Error(ExitCode::bad_data, path + ": holds no samples");
+            throw Error(ExitCode::bad_data, samples_->name() + ": holds no samples");
         workload::check_samples(scenario_, *samples_, context_.train);
     });
     if (deck.run.device != "emulated") {
-        description_ = check_tokenizer(context_, *samples_);
+        if (file_) description_ = check_tokenizer(context_, *file_);
         if (context_.train) check_validation(context_);
     }
-    if (exchange) exchange_pictures(context_.world, *samples_, context_.pulse);
-    if (workload::needs_markers(scenario_.graph)) find_markers(context_.world, *samples_, context_.pulse);
+    if (exchange) exchange_pictures(context_.world, *file_, context_.pulse);  // of an evaluation
+    if (file_ && workload::needs_markers(scenario_.graph))
+        find_markers(context_.world, *file_, context_.pulse);
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(scenario_, *samples_));
     table_->set_pulse(context_.pulse);
-    context_.pulse.doing(fmt::format("looking at the lengths of all samples of {}", path));
+    context_.pulse.doing(fmt::format("looking at the lengths of all samples of {}", samples_->name()));
     comm::agree(context_.world, [&] {
-        if (context_.train) workload::check_lengths(scenario_, *table_, path);
+        if (context_.train) workload::check_lengths(scenario_, *table_, samples_->name());
     });
     workload::balance_stages(scenario_, *table_);
+}
+
+const data::SampleFile& Preflight::sample_file() const {
+    MAESTRO_CHECK(file_, "{} is no file of samples", samples_->name());
+    return *file_;
 }
 
 void Preflight::emulate() {

@@ -23,8 +23,10 @@ public:
     /// keeps `context` alive. `exchange_pictures`: see exchange_pictures().
     explicit Preflight(const RunContext& context, bool exchange_pictures = false);
 
-    const data::SampleFile& samples() const { return *samples_; }
-    std::shared_ptr<const data::SampleFile> shared_samples() const { return samples_; }
+    const data::Samples& samples() const { return *samples_; }
+    std::shared_ptr<const data::Samples> shared_samples() const { return samples_; }
+    /// The same where they have contents, which the lengths of [data.lengths] do not.
+    const data::SampleFile& sample_file() const;
     const workload::SampleTable& table() const { return *table_; }
     const emulation::Emulation* emulation() const { return emulation_.get(); }  ///< null on a real device
     /// The scenario of the context, with the markers of the samples.
@@ -46,7 +48,8 @@ private:
 
     const RunContext& context_;
     workload::Scenario scenario_;
-    std::shared_ptr<data::SampleFile> samples_;
+    std::shared_ptr<data::Samples> samples_;
+    std::shared_ptr<data::SampleFile> file_;  ///< samples_, where they have contents
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<emulation::Emulation> emulation_;
     workload::MemoryPlan memory_;

@@ -39,6 +39,97 @@ TEST(Deck, EveryInputIsGood) {
         }
 }
 
+TEST(Deck, DecksForPlansHaveLengthsInsteadOfSamples) {
+    for (const char* name : {"plan_vlm.toml", "plan_distill.toml"})
+        for (const Command command : {Command::train, Command::plan, Command::simulate}) {
+            const Deck deck = parse_deck(input(name), name, {}, command);
+            EXPECT_TRUE(deck.data.lengths.requested()) << name;
+            EXPECT_EQ(deck.data.lengths.drawn.samples, 20000) << name;
+            EXPECT_EQ(deck.data.train, "") << name;
+        }
+}
+
+/// The glyph deck with [data.lengths] of these lines and no sample file.
+std::string with_lengths(const std::string& lines) {
+    std::string text = edited("train = \"data/glyphs-train.h5\"", "");
+    return text + "\n[data.lengths]\n" + lines;
+}
+
+TEST(Deck, LengthsAreAFileOrADistribution) {
+    EXPECT_EQ(parse(with_lengths("file = \"lengths.csv\"\n")).data.lengths.file, "lengths.csv");
+    const Deck deck =
+        parse(with_lengths("samples = 99\ndistribution = \"lognormal\"\ntokens = 50\nspread = 1\n"),
+              {"data.lengths.seed=5", "data.lengths.picture_share=0.5", "data.lengths.pictures=3",
+               "data.lengths.picture_height=[8,64]", "data.lengths.picture_width=[32]",
+               "data.lengths.picture_unit=8", "data.lengths.least_tokens=2"});
+    const SampleDistribution& drawn = deck.data.lengths.drawn;
+    EXPECT_EQ(drawn.samples, 99);
+    EXPECT_EQ(drawn.seed, 5);
+    EXPECT_EQ(drawn.shape, "lognormal");
+    EXPECT_EQ(drawn.spread, 1);
+    EXPECT_EQ(drawn.least_tokens, 2);
+    EXPECT_EQ(drawn.most_tokens, deck.data.sequence_length) << "by default";
+    EXPECT_EQ(drawn.picture_share, 0.5);
+    EXPECT_THAT(drawn.picture_height, testing::ElementsAre(8, 64));
+    EXPECT_EQ(deck.settings.at("data.lengths.picture_width"), "[32]");
+    // By --set alone.
+    const Deck set = parse(edited("train = \"data/glyphs-train.h5\"", ""),
+                           {"data.lengths.samples=7", "data.lengths.tokens=9"});
+    EXPECT_EQ(set.data.lengths.drawn.shape, "fixed");
+    EXPECT_EQ(set.data.lengths.drawn.tokens, 9);
+}
+
+TEST(Deck, SamplesHaveOneSource) {
+    const std::string none = edited("train = \"data/glyphs-train.h5\"", "");
+    EXPECT_THAT(refusal(none), AllOf(HasSubstr("data.train: missing; it must be a sample file"),
+                                     HasSubstr("[data.lengths]")));
+    const std::string both = input("vlm_glyphs.toml") + "\n[data.lengths]\nfile = \"a.csv\"\n";
+    EXPECT_THAT(refusal(both), HasSubstr("data.lengths: samples come from it or from data.train, which is "
+                                         "data/glyphs-train.h5; remove one"));
+    EXPECT_EQ(parse(both, {"data.train="}).data.lengths.file, "a.csv");
+    // What reads no samples of data.train needs neither.
+    EXPECT_NO_THROW(parse_deck(none, "deck.toml", {}, Command::evaluate));
+    EXPECT_THAT(refusal(with_lengths("")), HasSubstr("data.lengths.samples: missing"));
+    EXPECT_THAT(
+        refusal(with_lengths("file = \"a.csv\"\nsamples = 4\n")),
+        HasSubstr("data.lengths.samples: is a key of a distribution, but the lengths are those of a.csv"));
+    EXPECT_THAT(refusal(edited("train = \"data/glyphs-train.h5\"", "lengths = 3")),
+                HasSubstr("data.lengths: wrong type; allowed: a table"));
+}
+
+TEST(Deck, ChecksTheKeysOfDistributions) {
+    const auto refused = [](const std::string& lines) {
+        return refusal(with_lengths("samples = 100\n" + lines));
+    };
+    EXPECT_THAT(refused(""), HasSubstr("data.lengths.tokens: missing; required for a fixed distribution"));
+    EXPECT_THAT(refused("distribution = \"normal\"\ntokens = 5\n"),
+                HasSubstr("'normal' is not known; allowed: one of fixed, uniform, lognormal"));
+    EXPECT_THAT(refused("tokens = 5\nspread = 1\n"),
+                HasSubstr("data.lengths.spread: a fixed distribution does not have it"));
+    EXPECT_THAT(refused("tokens = 5\nmost_tokens = 7\n"),
+                HasSubstr("data.lengths.most_tokens: a fixed distribution does not have it"));
+    EXPECT_THAT(refused("distribution = \"uniform\"\ntokens = 5\n"),
+                HasSubstr("data.lengths.tokens: a uniform distribution does not have it"));
+    EXPECT_THAT(refused("distribution = \"lognormal\"\ntokens = 5\n"),
+                HasSubstr("data.lengths.spread: missing; required for a lognormal distribution"));
+    EXPECT_THAT(refused("distribution = \"uniform\"\nleast_tokens = 9\nmost_tokens = 8\n"),
+                HasSubstr("data.lengths.least_tokens: 9 is more than most_tokens, 8"));
+    EXPECT_THAT(refused("tokens = 5\npicture_share = 0.5\npicture_height = [8]\n"),
+                HasSubstr("data.lengths.picture_width: missing; required where samples have pictures"));
+    const std::string pictures = "tokens = 5\npicture_share = 0.5\npicture_width = [64]\n";
+    EXPECT_THAT(
+        refused(pictures + "picture_height = [64, 8]\n"),
+        HasSubstr("data.lengths.picture_height: [64, 8] is neither one number of pixels nor the least"));
+    EXPECT_THAT(refused(pictures + "picture_height = [8, 16, 24]\n"), HasSubstr("[8, 16, 24] is neither"));
+    EXPECT_THAT(refused(pictures + "picture_height = [33, 63]\npicture_unit = 32\n"),
+                HasSubstr("data.lengths.picture_height: [33, 63] holds no multiple of picture_unit, 32"));
+    EXPECT_THAT(refused(pictures + "picture_height = [5000]\n"), HasSubstr("5000 is out of range"));
+    EXPECT_THAT(
+        refusal(with_lengths("samples = 100000000\npictures = 11\npicture_height = [8]\n" + pictures)),
+        HasSubstr("data.lengths.pictures: up to 11 for each of 100000000 samples are too many"));
+    EXPECT_THAT(refused("tokens = 5\nlenght = 3\n"), HasSubstr("data.lengths.lenght: unknown key"));
+}
+
 TEST(Deck, ChecksTheKeysOfExperts) {
     const auto with = [](std::vector<std::string> settings) {
         for (std::string& setting : settings) setting = "model.language-12." + setting;

@@ -38,6 +38,16 @@ from = "vision"
 to = "language"
 )";
 
+TEST(DeckText, ATableWithinATableKeepsItsHeader) {
+    EXPECT_EQ(
+        with_keys("[data]\nglobal_batch = 4\n\n[data.lengths]\nsamples = 3  # few\n", "deck",
+                  {{"data.lengths.samples", "8"}, {"data.lengths.seed", "1"}, {"data.global_batch", "2"}}),
+        "[data]\nglobal_batch = 2\n\n[data.lengths]\nsamples = 8  # few\nseed = 1\n");
+    EXPECT_EQ(with_keys("[data]\nglobal_batch = 4\n\n[run]\nseed = 1\n", "deck",
+                        {{"data.lengths.file", "\"a.csv\""}}),
+              "[data]\nglobal_batch = 4\n[data.lengths]\nfile = \"a.csv\"\n\n[run]\nseed = 1\n");
+}
+
 TEST(DeckText, ReplacesValuesAndAddsLines) {
     EXPECT_EQ(with_keys(kDeck, "deck",
                         {{"run.name", "\"b\""},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "data/sample_file.hpp"
 #include "support/faulty_storage.hpp"
 #include "support/scratch_folder.hpp"
 #include "unit/data/sample_writer.hpp"

@@ -30,7 +30,7 @@ protected:
         file_->find_markers({}, quiet);
         const model::Units encoder = testing_support::encoder_units(2, 2);
         table_ = std::make_unique<SampleTable>(
-            *file_, std::vector<SampleTable::Section>{{encoder}, {{}, {encoder}}, {{}, {encoder}}});
+            file_->index(), std::vector<SampleTable::Section>{{encoder}, {{}, {encoder}}, {{}, {encoder}}});
     }
 
     /// Every ordered choice of so many samples.
