@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "data/sample_file.hpp"
 #include "mpi/local_stage_rig.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/scratch_folder.hpp"
@@ -50,7 +51,7 @@ public:
         file_ = std::make_shared<data::SampleFile>(folder_.path() / "samples.h5");
         const model::Units encoder = testing_support::encoder_units(1, 1);
         table_ = std::make_unique<workload::SampleTable>(
-            *file_, std::vector<workload::SampleTable::Section>{{encoder}, {{}, {encoder}}});
+            file_->index(), std::vector<workload::SampleTable::Section>{{encoder}, {{}, {encoder}}});
         prefetcher_ = std::make_unique<data::Prefetcher>(
             file_, data::Prefetcher::Settings{.bytes_ahead = 1 << 20}, silent_);
         std::vector<int> consumers(static_cast<std::size_t>(languages()));

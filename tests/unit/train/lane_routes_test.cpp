@@ -315,7 +315,7 @@ protected:
         }
         file_->find_markers({0, 1}, quiet);
         table_ = std::make_unique<workload::SampleTable>(
-            *file_,
+            file_->index(),
             std::vector<workload::SampleTable::Section>{{encoder_}, {{}, {encoder_}}, {{}, {encoder_}}});
         std::size_t at = 0;
         for (std::int64_t i = 0; i < kSamples; ++i)
