@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/text_file.hpp"
+#include "config/sample_source.hpp"
 #include "config/table_reader.hpp"
 #include "families/family.hpp"
 #include "model/kind.hpp"
@@ -73,9 +74,6 @@ private:
     void check_tuning(const Deck& deck, const Section& section);
     void finish_lora(const Deck& deck, Section& section);
     void check_device(const Deck& deck);
-    void check_source(const Deck& deck);
-    void check_distribution(const SampleDistribution& drawn);
-    void check_pictures(const SampleDistribution& drawn);
 
     TableReader tables_;
     Needs needs_;
@@ -197,7 +195,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     tables_.override_with(overrides);
     complete_models(deck);
     tables_.check_required();
-    check_source(deck);
+    check_source(deck.data, needs_.samples, tables_);
     if (good()) {
         finish(deck);
         if (check)
@@ -234,9 +232,7 @@ void DeckReader::complete_models(Deck& deck) {
 
 /// Fills in the defaults that depend on other keys, and checks keys against each other.
 void DeckReader::finish(Deck& deck) {
-    SampleDistribution& drawn = deck.data.lengths.drawn;
-    if (drawn.samples > 0 && drawn.most_tokens == 0) drawn.most_tokens = deck.data.sequence_length;
-    if (drawn.samples > 0) check_distribution(drawn);
+    finish_distribution(deck.data, tables_);
     finish_models(deck);
     check_sections(deck);
     for (Section& section : deck.sections) finish_lora(deck, section);
@@ -409,75 +405,6 @@ void DeckReader::finish_lora(const Deck& deck, Section& s) {
     for (const std::string_view target : allowed)
         if (lora.targets.empty() || lora.has(target)) targets.emplace_back(target);
     lora.targets = std::move(targets);
-}
-
-/// Samples come from a file, or their sizes from a CSV file or a distribution.
-void DeckReader::check_source(const Deck& deck) {
-    const Lengths& lengths = deck.data.lengths;
-    std::vector<std::string> set;  // of the keys of [data.lengths]
-    for (const auto& [name, key] : tables_.slots())
-        if (name.starts_with("data.lengths.") && tables_.places().contains(name)) set.push_back(name);
-    const bool has_table = tables_.places().contains("data.lengths") || !set.empty();
-    if (needs_.samples && deck.data.train.empty() && !has_table)
-        fail_at("data.train",
-                "missing; it must be a sample file. Where the contents of samples are not needed (plan, "
-                "simulate, dry runs, run.device = \"emulated\") a table [data.lengths] may take its place");
-    if (!deck.data.train.empty() && has_table)
-        fail_at(
-            "data.lengths",
-            fmt::format("samples come from it or from data.train, which is {}; remove one", deck.data.train));
-    if (has_table && !lengths.requested())
-        fail_at("data.lengths.samples",
-                "missing; it must be how many samples are drawn, or data.lengths.file a CSV file of lengths");
-    if (lengths.file.empty()) return;
-    for (const std::string& name : set)
-        if (name != "data.lengths.file")
-            fail_at(name, fmt::format("is a key of a distribution, but the lengths are those of {} "
-                                      "(data.lengths.file); remove one",
-                                      lengths.file));
-}
-
-/// Keys of the numbers of tokens, each of the distributions that have it.
-void DeckReader::check_distribution(const SampleDistribution& drawn) {
-    const auto check_key = [&](const std::string& name, bool applies, bool required) {
-        const bool set = tables_.places().contains("data.lengths." + name);
-        if (set && !applies)
-            fail_at("data.lengths." + name,
-                    fmt::format("a {} distribution does not have it; remove it", drawn.shape));
-        if (!set && required)
-            fail_at("data.lengths." + name,
-                    fmt::format("missing; required for a {} distribution", drawn.shape));
-    };
-    const bool fixed = drawn.shape == "fixed", uniform = drawn.shape == "uniform",
-               lognormal = drawn.shape == "lognormal";
-    check_key("tokens", !uniform, !uniform);
-    check_key("spread", lognormal, lognormal);
-    check_key("least_tokens", !fixed, false);
-    check_key("most_tokens", !fixed, false);
-    if (!fixed && drawn.least_tokens > drawn.most_tokens)
-        fail_at("data.lengths.least_tokens",
-                fmt::format("{} is more than most_tokens, {}", drawn.least_tokens, drawn.most_tokens));
-    if (drawn.picture_share > 0) check_pictures(drawn);
-}
-
-void DeckReader::check_pictures(const SampleDistribution& drawn) {
-    constexpr std::int64_t kMost = 1'000'000'000;
-    if (drawn.samples * drawn.pictures > kMost)
-        fail_at("data.lengths.pictures", fmt::format("up to {} for each of {} samples are too many; allowed: "
-                                                     "up to {} in all",
-                                                     drawn.pictures, drawn.samples, kMost));
-    const std::int64_t unit = drawn.picture_unit;
-    for (const auto& [name, sides] : {std::pair{"picture_height", &drawn.picture_height},
-                                      std::pair{"picture_width", &drawn.picture_width}})
-        if (sides->empty())
-            fail_at(fmt::format("data.lengths.{}", name), "missing; required where samples have pictures");
-        else if (sides->size() > 2 || sides->front() > sides->back())
-            fail_at(fmt::format("data.lengths.{}", name),
-                    fmt::format("[{}] is neither one number of pixels nor the least and the most",
-                                fmt::join(*sides, ", ")));
-        else if ((sides->front() + unit - 1) / unit > sides->back() / unit)
-            fail_at(fmt::format("data.lengths.{}", name),
-                    fmt::format("[{}] holds no multiple of picture_unit, {}", fmt::join(*sides, ", "), unit));
 }
 
 void DeckReader::check_device(const Deck& deck) {
