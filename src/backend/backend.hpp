@@ -37,6 +37,12 @@ struct Work {
     std::source_location where = std::source_location::current();  ///< the operation
 };
 
+/// What the host computes within a task while the device waits: in layers with experts, where rows go.
+struct HostWork {
+    double rows = 0;     ///< whose way to the ranks of their experts is planned: those of all these ranks
+    double choices = 0;  ///< that are sorted by expert
+};
+
 /// The cost of all operations since the last reset.
 struct Counts {
     double flops = 0;
@@ -59,7 +65,11 @@ struct DeviceRates {
     double element_flops = 0;  ///< FLOP/s of element-wise operations
     double bytes = 0;          ///< memory bandwidth, bytes per second
     double operation_s = 0;    ///< overhead of starting one operation
+    double expert_row_s = 0, expert_choice_s = 0;  ///< of the host, for each of HostWork
     double seconds(const Work& work) const;
+    double seconds(const HostWork& work) const {
+        return work.rows * expert_row_s + work.choices * expert_choice_s;
+    }
     bool operator==(const DeviceRates&) const = default;
 };
 
@@ -190,6 +200,7 @@ public:
         counts_.seconds += seconds_of(work);
         ++counts_.launches;
     }
+    void count(const HostWork& work) { counts_.seconds += seconds_of(work); }
     const Counts& counts() const { return counts_; }
     void reset_counts() { counts_ = {}; }
 
@@ -199,6 +210,7 @@ public:
 
 protected:
     virtual double seconds_of(const Work&) const { return 0; }
+    virtual double seconds_of(const HostWork&) const { return 0; }
     const Wait& wait() const { return wait_; }
 
 private:

@@ -34,6 +34,7 @@ public:
 
 protected:
     double seconds_of(const Work& work) const override { return rates_.seconds(work); }
+    double seconds_of(const HostWork& work) const override { return rates_.seconds(work); }
 
 private:
     DeviceRates rates_;

@@ -10,6 +10,7 @@
 
 #include "backend/arena.hpp"
 #include "base/log.hpp"
+#include "base/random.hpp"
 #include "base/text_file.hpp"
 #include "collective/process_group.hpp"
 #include "comm/agree.hpp"
@@ -17,6 +18,7 @@
 #include "comm/memory.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/swiglu.hpp"
+#include "parallel/expert_dispatch.hpp"
 
 namespace maestro::calibration {
 
@@ -51,6 +53,38 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
+/// Host planning is measured with rows of 8 ranks, each of which chooses 8 of 64 experts.
+constexpr int kExperts = 64, kChosen = 8, kExpertRanks = 8;
+constexpr std::int64_t kExpertRows = 8192;
+
+/// [kExpertRows, kChosen]
+std::vector<std::int32_t> expert_choices() {
+    std::vector<std::int32_t> choices;
+    for (std::int64_t row = 0; row < kExpertRows; ++row) {
+        const auto experts = Random(1, fmt::format("row {}", row)).permutation(kExperts);
+        for (std::size_t i = 0; i < kChosen; ++i) choices.push_back(static_cast<std::int32_t>(experts[i]));
+    }
+    return choices;
+}
+
+double expert_row() {
+    const std::vector<std::int32_t> choices = expert_choices();
+    const std::vector<std::int64_t> rows(kExpertRanks, kExpertRows / kExpertRanks);
+    const parallel::ExpertGroup group{
+        .degrees = {.ep = kExpertRanks, .etp = 1}, .experts = kExperts, .choices = kChosen};
+    const parallel::ExpertLimits limits = parallel::expert_limits(group, rows);
+    return time_of([&] { parallel::plan_expert_rounds(group, rows, choices, limits); }) /
+           static_cast<double>(kExpertRows);
+}
+
+double expert_choice() {
+    const std::vector<std::int32_t> choices = expert_choices();
+    return time_of([&] {
+               parallel::order_by_expert(choices, kChosen, {0, kExperts});
+           }) /
+           static_cast<double>(choices.size());
+}
+
 class Calibration {
 public:
     Calibration(const comm::Communicator& world, const comm::Topology& topology)
@@ -68,6 +102,8 @@ public:
         cluster.device.kind = "cpu";
         cluster.device.threads = topology_.threads;
         cluster.device.operation_s = agreed([&] { return operation(); });
+        cluster.device.expert_row_s = agreed(expert_row);
+        cluster.device.expert_choice_s = agreed(expert_choice);
         cluster.device.element_flops = agreed([&] { return elements(); });
         cluster.device.memory_bandwidth = agreed([&] { return bandwidth(); });
         for (const int side : kSides)
@@ -221,9 +257,10 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
     std::string text = fmt::format(
         "# {}\n\n[cluster]\nname = \"{}\"\nranks_per_node = {}\n\n[device]\nkind = \"{}\"\nthreads = {}\n"
         "memory = {:.4g}\nmemory_bandwidth = {:.4g}\n"
-        "element_flops = {:.4g}\noperation_s = {:.4g}\n",
+        "element_flops = {:.4g}\noperation_s = {:.4g}\nexpert_row_s = {:.4g}\nexpert_choice_s = {:.4g}\n",
         comment, c.name, c.ranks_per_node, c.device.kind, c.device.threads, c.device.memory,
-        c.device.memory_bandwidth, c.device.element_flops, c.device.operation_s);
+        c.device.memory_bandwidth, c.device.element_flops, c.device.operation_s, c.device.expert_row_s,
+        c.device.expert_choice_s);
     for (const config::GemmRate& p : c.device.gemm_rates)
         text += fmt::format("\n[[product]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", p.side,
                             p.fp32_flops, p.bf16_flops);

@@ -38,6 +38,8 @@ Cluster read(const toml::table& root, TableReader& reader) {
                  {"memory_bandwidth", &cluster.device.memory_bandwidth, true, 1, kMaxRate},
                  {"element_flops", &cluster.device.element_flops, true, 1, kMaxRate},
                  {"operation_s", &cluster.device.operation_s, false, 0, 1},
+                 {"expert_row_s", &cluster.device.expert_row_s, false, 0, 1},
+                 {"expert_choice_s", &cluster.device.expert_choice_s, false, 0, 1},
                  {"kind", &cluster.device.kind, false, 0, 0, {"cpu", "gpu"}},
                  {"threads", &cluster.device.threads, false, 1, 4096},
                  {"window_share", &cluster.device.window_share, false, 0.05, 1},

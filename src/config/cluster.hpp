@@ -18,6 +18,9 @@ struct Device {
     double memory_bandwidth = 0;  ///< bytes/s
     double element_flops = 0;     ///< per second, element-wise operations
     double operation_s = 0;       ///< fixed cost of an operation, besides its work
+    /// Of layers with experts, in each pass: the host's seconds for each row of the ranks that share them, to
+    /// plan where it goes, and for each choice of an expert that is sorted.
+    double expert_row_s = 0, expert_choice_s = 0;
     /// "cpu" or "gpu". Empty, as in files that do not say: a GPU where run.device is "cuda", otherwise a CPU.
     std::string kind = {};
     std::int64_t threads = 1;  ///< of a rank, on a CPU

@@ -22,6 +22,7 @@ ExpertBlock::Dispatched ExpertBlock::dispatch_round(const ExpertBlockActivations
         .round = exchange_.describe(round, a.input.dim(0), scratch), .weights = {}, .order = {}};
     dispatched.weights = exchange_.dispatch(a.weight, dispatched.round, scratch);
     const Range experts = group_.experts_of(group_.rank);
+    backend_.count(backend::HostWork{.choices = static_cast<double>(round.rows * group_.choices)});
     parallel::ExpertOrder found;
     if (backend_.computes()) {
         found = parallel::order_by_expert(round.choices, group_.choices, experts);

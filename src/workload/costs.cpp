@@ -11,7 +11,9 @@ backend::DeviceRates rates_of(const config::Device& device) {
     backend::DeviceRates rates{.gemm_rates = {},
                                .element_flops = device.element_flops,
                                .bytes = device.memory_bandwidth,
-                               .operation_s = device.operation_s};
+                               .operation_s = device.operation_s,
+                               .expert_row_s = device.expert_row_s,
+                               .expert_choice_s = device.expert_choice_s};
     for (const config::GemmRate& p : device.gemm_rates)
         rates.gemm_rates.push_back({p.side, p.fp32_flops, p.bf16_flops});
     return rates;

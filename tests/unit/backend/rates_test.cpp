@@ -40,5 +40,16 @@ TEST(DeviceRates, AreUsedByMetaToCountSeconds) {
     EXPECT_EQ(make_meta()->counts().seconds, 0);
 }
 
+TEST(DeviceRates, CountWhatTheHostPlans) {
+    DeviceRates with = rates();
+    with.expert_row_s = 2e-6;
+    with.expert_choice_s = 5e-7;
+    const auto meta = make_meta(with);
+    meta->count(HostWork{.rows = 1000, .choices = 300});
+    EXPECT_DOUBLE_EQ(meta->counts().seconds, 1000 * 2e-6 + 300 * 5e-7);
+    EXPECT_EQ(meta->counts().launches, 0);
+    EXPECT_EQ(meta->counts().bytes, 0);
+}
+
 }  // namespace
 }  // namespace maestro::backend

@@ -41,6 +41,8 @@ TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
                 HasSubstr("unknown table; did you mean network?"));
     EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "kind = \"tpu\""),
                 HasSubstr("device.kind: 'tpu' is not known"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "expert_row_s = 2"),
+                HasSubstr("device.expert_row_s: 2 is out of range"));
     EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "window_share = 2"),
                 HasSubstr("device.window_share: 2 is out of"));
     EXPECT_THAT(cluster_refusal("latency_s = 4e-6", "latency_s = -1"),
