@@ -19,9 +19,38 @@ const toml::table& table_of(const toml::table& root, const char* name, TableRead
     return node && node->is_table() ? *node->as_table() : empty;
 }
 
+void read_corrections(const toml::table& root, TableReader& reader, std::vector<Correction>& corrections) {
+    const auto* node = root.get("correction");
+    if (!node) return;
+    const auto* tables = node->as_array();
+    if (!tables || !tables->is_array_of_tables())
+        return reader.fail(node->source(), "correction", "wrong type; allowed: tables, [[correction]]");
+    corrections.resize(tables->size());
+    constexpr double kMostRows = 1e12, kMostSeconds = 1e6, kMostFactor = 1e6;
+    constexpr int kMostRanks = 1 << 20;
+    for (std::size_t i = 0; i < tables->size(); ++i) {
+        Correction& of = corrections[i];
+        reader.fill(*(*tables)[i].as_table(), fmt::format("correction.#{}.", i + 1),
+                    {{"section", &of.section, true},
+                     {"precision", &of.precision, true, 0, 0, {"fp32", "bf16"}},
+                     {"width", &of.width, true, 1, 1e9},
+                     {"part", &of.part, true, 0, 0, {"first", "layer", "last"}},
+                     {"layer", &of.layer, false, 0, 1e9},
+                     {"rows", &of.rows, true, 1, kMostRows},
+                     {"length", &of.length, true, 1, kMostRows},
+                     {"tp", &of.tp, false, 1, kMostRanks},
+                     {"cp", &of.cp, false, 1, kMostRanks},
+                     {"ep", &of.ep, false, 1, kMostRanks},
+                     {"forward_s", &of.forward_s, true, 0, kMostSeconds},
+                     {"backward_s", &of.backward_s, true, 0, kMostSeconds},
+                     {"forward", &of.forward, true, 1e-6, kMostFactor},
+                     {"backward", &of.backward, true, 1e-6, kMostFactor}});
+    }
+}
+
 Cluster read(const toml::table& root, TableReader& reader) {
     Cluster cluster;
-    const std::vector<std::string> known{"cluster", "device", "product", "node", "network"};
+    const std::vector<std::string> known{"cluster", "device", "product", "node", "network", "correction"};
     for (const auto& [name, node] : root) {
         if (std::find(known.begin(), known.end(), name.str()) != known.end()) continue;
         const std::string near = nearest(std::string(name.str()), known);
@@ -56,6 +85,7 @@ Cluster read(const toml::table& root, TableReader& reader) {
                      {"bandwidth", &link->bandwidth, true, 1, kMaxRate},
                      {"collective_latency_s", &link->collective_latency_s, false, 0, 1},
                      {"collective_bandwidth", &link->collective_bandwidth, false, 0, kMaxRate}});
+    read_corrections(root, reader, cluster.corrections);
     const auto* products = root.get("product") ? root.get("product")->as_array() : nullptr;
     if (!products || products->empty() || !products->is_array_of_tables()) {
         reader.fail(root.get("product") ? root.get("product")->source() : root.source(), "product",

@@ -46,11 +46,28 @@ struct Link {
                 collective_bandwidth > 0 ? collective_bandwidth : bandwidth, 0, 0};
     }
 };
+/// What `maestro calibrate --deck` has measured of a part of a section's model: a micro-batch of so many rows
+/// in sequences of equal length, in a layout.
+struct Correction {
+    std::string section;
+    std::string precision;   ///< "fp32" or "bf16"
+    std::int64_t width = 1;  ///< of the model
+    /// "layer": one layer like the `layer`-th; "first": the first, with what stands before it; "last": the
+    /// last, with what stands behind it.
+    std::string part;
+    std::int64_t layer = 0;
+    double rows = 1, length = 1;
+    std::int64_t tp = 1, cp = 1;
+    std::int64_t ep = 1;                   ///< ranks that share the experts of a layer
+    double forward_s = 0, backward_s = 0;  ///< as the rates of this file predict them
+    double forward = 1, backward = 1;      ///< measured over predicted
+};
 struct Cluster {
     std::string name;
     std::int64_t ranks_per_node = 1;
     Device device;
     Link node, network;  ///< between ranks of one node, and of two
+    std::vector<Correction> corrections = {};
 };
 
 /// Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what; allowed".

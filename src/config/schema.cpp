@@ -21,7 +21,7 @@ Needs needs_of(Command command, Times times) {
     const bool runs = command == Command::train || command == Command::evaluate;
     const bool from_file = times == Times::from_file;
     return {.output = runs,
-            .train = command == Command::train || command == Command::plan ||
+            .train = command == Command::train || command == Command::plan || command == Command::calibrate ||
                      (command == Command::simulate && !from_file),
             .validation = command == Command::evaluate,
             .batch = !from_file,

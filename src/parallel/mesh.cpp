@@ -137,4 +137,15 @@ Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     });
 }
 
+Mesh make_loopback_mesh(int rank, const MeshShape& shape, const std::vector<int>& expert_nodes,
+                        backend::Backend& backend) {
+    return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
+        if (axes == kDataAxes || axes == kExpertDataAxes || axes == Axis::tied)
+            return collective::make_meta_group(at, size);
+        const bool by_nodes = axes == Axis::ep && !expert_nodes.empty();
+        return collective::make_loopback_group(
+            at, by_nodes ? collective::Nodes(expert_nodes) : collective::Nodes(size), backend);
+    });
+}
+
 }  // namespace maestro::parallel

@@ -55,6 +55,39 @@ TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(cluster_refusal("[cluster]", "[cluster"), HasSubstr("c.toml:"));
 }
 
+const std::string kCorrection =
+    "[[correction]]\nsection = \"language\"\nprecision = \"bf16\"\nwidth = 512\npart = \"layer\"\n"
+    "rows = 4096\nlength = 512\ntp = 2\nforward_s = 1e-3\nbackward_s = 2e-3\nforward = 1.5\n"
+    "backward = 0.5\n\n[network]";
+
+TEST(Cluster, HasCorrections) {
+    const std::string text = testing_support::edited("[network]", kCorrection, "clusters/h100.toml");
+    const Cluster cluster = parse_cluster(text, "c.toml");
+    ASSERT_EQ(cluster.corrections.size(), 1u);
+    const Correction& c = cluster.corrections.front();
+    EXPECT_EQ(c.section, "language");
+    EXPECT_EQ(c.width, 512);
+    EXPECT_EQ(c.tp, 2);
+    EXPECT_EQ(c.cp, 1);
+    EXPECT_EQ(c.forward, 1.5);
+    EXPECT_EQ(c.backward, 0.5);
+    EXPECT_TRUE(parse_cluster(testing_support::input("clusters/h100.toml"), "c.toml").corrections.empty());
+}
+
+TEST(Cluster, RefusesCorrectionsThatAreWrong) {
+    const auto refused = [](const std::string& old_text, const std::string& new_text) {
+        std::string changed = kCorrection;
+        changed.replace(changed.find(old_text), old_text.size(), new_text);
+        return cluster_refusal("[network]", changed);
+    };
+    EXPECT_THAT(refused("part = \"layer\"", "part = \"middle\""),
+                HasSubstr("correction.#1.part: 'middle' is not known"));
+    EXPECT_THAT(refused("rows = 4096\n", ""), HasSubstr("correction.#1.rows: missing"));
+    EXPECT_THAT(refused("forward = 1.5", "forward = 0"), HasSubstr("correction.#1.forward: 0 is out of"));
+    EXPECT_THAT(refused("tp = 2", "dp = 2"), HasSubstr("correction.#1.dp: unknown key"));
+    EXPECT_THAT(refused("[[correction]]", "[correction]"), HasSubstr("correction: wrong type"));
+}
+
 TEST(Cluster, CorpusOfTheFuzzerIsReadOrRefused) {
     int count = 0;
     for (const auto& entry :
