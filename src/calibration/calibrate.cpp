@@ -18,7 +18,7 @@
 #include "base/random.hpp"
 #include "base/text_file.hpp"
 #include "calibration/layer_probes.hpp"
-#include "calibration/median.hpp"
+#include "calibration/quantiles.hpp"
 #include "collective/process_group.hpp"
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"

@@ -12,7 +12,7 @@
 #include "backend/arena.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
-#include "calibration/median.hpp"
+#include "calibration/quantiles.hpp"
 #include "comm/environment.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/costs.hpp"
@@ -26,7 +26,7 @@ namespace maestro::calibration {
 namespace {
 
 constexpr int kWarmUp = 2, kLeastRuns = 5;
-constexpr double kRunsS = 0.1;  ///< of one part, at least
+constexpr double kRunsS = 0.2;  ///< of one part, at least
 
 /// Samples of these shapes with random data. Every token is a target.
 class RandomSamples {
@@ -321,7 +321,7 @@ std::vector<config::Correction> measure_layers(const comm::Communicator& world, 
                 }
                 const auto ratio = [&](std::vector<double>& seconds, double predicted_s) {
                     seconds.erase(seconds.begin(), seconds.begin() + kWarmUp);
-                    const double measured_s = median(world.allgather(median(std::move(seconds))));
+                    const double measured_s = median(world.allgather(lower_quartile(std::move(seconds))));
                     return predicted_s > 0 && measured_s > 0 ? measured_s / predicted_s : 1;
                 };
                 corrections.push_back({.section = section.name,

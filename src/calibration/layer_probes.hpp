@@ -45,9 +45,9 @@ private:
 };
 
 /// Collective. All ranks measure at the same time, because they share the machine when they train; a time is
-/// the median over passes and ranks. For each section of the scenario, which has a cluster: every kind of
-/// layer and both ends of its model, in the deck's layout, in micro-batches of sequences of up to three
-/// lengths, above which are 90%, 50% and 10% of the rows of these samples.
+/// the lower quartile over passes, and the median of that over ranks. For each section of the scenario, which
+/// has a cluster: every kind of layer and both ends of its model, in the deck's layout, in micro-batches of
+/// sequences of up to three lengths, above which are 90%, 50% and 10% of the rows of these samples.
 std::vector<config::Correction> measure_layers(const comm::Communicator& world, backend::Backend& backend,
                                                const workload::Scenario& scenario,
                                                const workload::SampleTable& table,

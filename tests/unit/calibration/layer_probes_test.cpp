@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "calibration/calibrate.hpp"
-#include "calibration/median.hpp"
+#include "calibration/quantiles.hpp"
 #include "unit/workload/glyph_scenario.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
@@ -107,10 +107,12 @@ TEST(LayerProbes, WriteWhatAClusterFileReads) {
     }
 }
 
-TEST(Median, IsTheMiddleValue) {
+TEST(Quantiles, AreValuesOfTheOrder) {
     EXPECT_EQ(median({3, 1, 2}), 2);
     EXPECT_EQ(median({4}), 4);
     EXPECT_EQ(median({5, 1, 3, 2}), 3);
+    EXPECT_EQ(lower_quartile({9, 7, 1, 3, 8, 2, 5, 4}), 3);
+    EXPECT_EQ(lower_quartile({4}), 4);
 }
 
 }  // namespace
