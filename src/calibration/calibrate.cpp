@@ -23,7 +23,11 @@
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/attention/tables.hpp"
+#include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
+#include "ops/grouped_linear.hpp"
 #include "ops/swiglu.hpp"
 #include "parallel/expert_dispatch.hpp"
 #include "workload/data_order.hpp"
@@ -35,7 +39,8 @@ namespace maestro::calibration {
 
 namespace {
 
-constexpr double kAtLeastS = 0.03;  ///< of one measurement
+constexpr double kAtLeastS = 0.03;       ///< of one measurement
+constexpr double kShapeAtLeastS = 0.01;  ///< of one of many shapes
 constexpr int kRepeats = 5;
 
 /// What a device is measured with. A GPU needs larger operations before it is busy.
@@ -43,6 +48,10 @@ struct Sizes {
     std::vector<int> sides = {8, 16, 32, 64, 128, 256, 512, 1024};
     std::int64_t other_side = 512;  ///< of GEMMs, at least
     std::int64_t elements = 1 << 24;
+    std::vector<int> expert_rows = {8, 64, 512};  ///< of each expert, in grouped GEMMs
+    std::vector<int> head_dims = {32, 128};       ///< of attention
+    std::vector<int> lengths = {64, 512};
+    std::int64_t attention_rows = 512, attention_heads = 2;
     std::size_t memory = std::size_t{512} << 20;
 };
 Sizes sizes_for(const backend::Backend& backend) {
@@ -50,12 +59,18 @@ Sizes sizes_for(const backend::Backend& backend) {
     return {.sides = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192},
             .other_side = 4096,
             .elements = 1 << 27,
+            .expert_rows = {16, 64, 256, 1024, 4096},
+            .head_dims = {64, 128},
+            .lengths = {256, 1024, 4096, 16384},
+            .attention_rows = 16384,
+            .attention_heads = 8,
             .memory = std::size_t{2} << 30};
 }
 
 /// Returns the seconds of one call: the best of several series. wait() waits for the device.
 double time_of(
-    const std::function<void()>& call, const std::function<void()>& wait = [] {}) {
+    const std::function<void()>& call, const std::function<void()>& wait = [] {},
+    double at_least_s = kAtLeastS) {
     call();
     wait();
     double best = 1e300;
@@ -65,7 +80,7 @@ double time_of(
         for (std::int64_t i = 0; i < calls; ++i) call();
         wait();
         const double elapsed = comm::now_s() - start;
-        if (elapsed < kAtLeastS) {
+        if (elapsed < at_least_s) {
             calls *= 2;
             continue;
         }
@@ -143,6 +158,17 @@ public:
             cluster.device.gemm_rates.push_back({static_cast<double>(side),
                                                  agreed([&] { return gemm_rate(side, DType::f32); }),
                                                  agreed([&] { return gemm_rate(side, DType::bf16); })});
+        for (const int rows : sizes_.expert_rows)
+            cluster.device.grouped_rates.push_back({static_cast<double>(rows),
+                                                    agreed([&] { return grouped_rate(rows, DType::f32); }),
+                                                    agreed([&] { return grouped_rate(rows, DType::bf16); })});
+        for (const int dim : sizes_.head_dims)
+            for (const int length : sizes_.lengths)
+                cluster.device.attention_rates.push_back(attention_rates(dim, length));
+        if (!backend_->shares_memory()) {
+            cluster.device.launch_s = agreed([&] { return queued_s().first; });
+            cluster.device.operation_s = agreed([&] { return queued_s().second; });
+        }
         links(cluster);
         return cluster;
     }
@@ -161,13 +187,110 @@ private:
     }
 
     /// `result`: what the calls write.
-    double time(const std::function<void()>& call, const Tensor& result) {
-        return time_of(call, [&] {
-            // A download waits for all operations before it.
-            std::array<std::byte, 64> begin{};
-            if (!backend_->shares_memory())
-                backend_->download(Tensor(result.data, DType::u8, {std::ssize(begin)}), begin.data());
-        });
+    double time(const std::function<void()>& call, const Tensor& result, double at_least_s = kAtLeastS) {
+        return time_of(
+            call, [&] { wait(result); }, at_least_s);
+    }
+    /// A download waits for all operations before it.
+    void wait(const Tensor& result) {
+        std::array<std::byte, 64> begin{};
+        if (!backend_->shares_memory())
+            backend_->download(Tensor(result.data, DType::u8, {std::ssize(begin)}), begin.data());
+    }
+
+    /// Of a GPU: the host's seconds to launch an operation, and the device's for one that was launched in
+    /// time. Small operations are launched behind large ones.
+    std::pair<double, double> queued_s() {
+        constexpr int kQueued = 64, kLarge = 8;
+        backend::ArenaScope scope(arena_);
+        const Tensor x = tensor(DType::f32, {64}), y = tensor(DType::f32, {64}),
+                     large = tensor(DType::f32, {sizes_.elements / 2}),
+                     sum = tensor(DType::f32, {sizes_.elements / 2});
+        const auto run = [&](int small) {
+            wait(sum);
+            const double start_s = comm::now_s();
+            for (int i = 0; i < kLarge; ++i) ops::add(*backend_, large, sum);
+            const double queued_s = comm::now_s();
+            for (int i = 0; i < small; ++i) ops::add(*backend_, x, y);
+            const double host_s = comm::now_s() - queued_s;
+            wait(sum);
+            return std::pair(host_s, comm::now_s() - start_s);
+        };
+        run(kQueued);
+        std::vector<double> host, device;
+        for (int repeat = 0; repeat < kRepeats; ++repeat) {
+            const double without_s = run(0).second;
+            const auto [host_s, all_s] = run(kQueued);
+            host.push_back(host_s / kQueued);
+            device.push_back(std::max(all_s - without_s, 0.0) / kQueued);
+        }
+        return {median(host), median(device)};
+    }
+
+    /// FLOP/s of the GEMMs of eight experts of 512 x 512 channels with so many rows each.
+    double grouped_rate(std::int64_t rows, DType type) {
+        constexpr std::int64_t kGroups = 8, kSide = 512;
+        backend::ArenaScope scope(arena_);
+        const Tensor a = tensor(type, {kGroups * rows, kSide}), b = tensor(type, {kGroups * kSide, kSide}),
+                     y = tensor(type, {kGroups * rows, kSide});
+        std::vector<std::int64_t> begin;
+        for (std::int64_t e = 0; e <= kGroups; ++e) begin.push_back(e * rows);
+        const auto multiply = [&] { ops::grouped_linear(*backend_, a, b, begin, y); };
+        backend_->reset_counts();
+        multiply();
+        const double flops = backend_->counts().flops;
+        return flops / time(multiply, y, kShapeAtLeastS);
+    }
+
+    /// FLOP/s of causal attention over as many sequences of `length` as there are rows for.
+    config::AttentionRate attention_rates(std::int64_t dim, std::int64_t length) {
+        const auto rate = [&](DType type, bool backward) {
+            return agreed([&] { return attention_rate(dim, length, type, backward); });
+        };
+        return {.head_dim = static_cast<double>(dim),
+                .length = static_cast<double>(length),
+                .fp32_flops = rate(DType::f32, false),
+                .bf16_flops = rate(DType::bf16, false),
+                .backward_fp32_flops = rate(DType::f32, true),
+                .backward_bf16_flops = rate(DType::bf16, true)};
+    }
+    double attention_rate(std::int64_t dim, std::int64_t length, DType type, bool backward) {
+        backend::ArenaScope scope(arena_);
+        const std::int64_t rows = sizes_.attention_rows, heads = sizes_.attention_heads;
+        const auto matrix = [&] { return tensor(type, {rows, heads * dim}); };
+        const Tensor q = matrix(), k = matrix(), v = matrix(), out = matrix(), d_out = matrix(),
+                     dq = matrix(), dk = matrix(), dv = matrix(),
+                     lse = tensor(ops::accumulate_type(type), {rows, heads});
+        std::vector<std::int32_t> offsets;
+        for (std::int64_t row = 0; row <= rows; row += length)
+            offsets.push_back(static_cast<std::int32_t>(row));
+        const ops::VarlenMask mask = ops::causal_mask(offsets);
+        /// A forward pass, as its results are read, and the backward pass where it is what is measured.
+        const auto prepare = [&](backend::Backend& b, backend::Arena& memory, ops::AttentionTables& tables) {
+            tables.reserve(b, 1, {rows, rows, std::ssize(offsets) - 1}, backward, memory);
+            ops::attention(b, q, k, v, mask, out, lse, memory, &tables);
+        };
+        const auto run = [&](backend::Backend& b, backend::Arena& memory, ops::AttentionTables& tables) {
+            if (backward)
+                ops::attention_backward(b, d_out, out, q, k, v, lse, mask, dq, dk, dv, memory, &tables);
+            else
+                ops::attention(b, q, k, v, mask, out, lse, memory, &tables);
+        };
+        backend::Arena measured;
+        {
+            const auto meta = backend::make_meta(
+                {}, {backend_->threads(), backend_->shares_memory(), backend_->attention_support()});
+            ops::AttentionTables tables;
+            prepare(*meta, measured, tables);
+            run(*meta, measured, tables);
+        }
+        backend::Arena memory(*backend_, measured.peak());
+        ops::AttentionTables tables;
+        prepare(*backend_, memory, tables);
+        backend_->reset_counts();
+        run(*backend_, memory, tables);
+        const double flops = backend_->counts().flops;
+        return flops / time([&] { run(*backend_, memory, tables); }, backward ? dq : out, kShapeAtLeastS);
     }
 
     double operation() {
@@ -315,9 +438,17 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
         c.device.element_flops, c.device.operation_s, c.device.expert_row_s, c.device.expert_choice_s);
     text += c.device.kind == "gpu" ? fmt::format("architecture = {}\n", c.device.architecture)
                                    : fmt::format("threads = {}\n", c.device.threads);
-    for (const config::GemmRate& p : c.device.gemm_rates)
-        text += fmt::format("\n[[product]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", p.side,
-                            p.fp32_flops, p.bf16_flops);
+    if (c.device.launch_s > 0) text += fmt::format("launch_s = {:.4g}\n", c.device.launch_s);
+    for (const auto& [name, rates] :
+         {std::pair{"product", &c.device.gemm_rates}, std::pair{"grouped_product", &c.device.grouped_rates}})
+        for (const config::GemmRate& p : *rates)
+            text += fmt::format("\n[[{}]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", name,
+                                p.side, p.fp32_flops, p.bf16_flops);
+    for (const config::AttentionRate& p : c.device.attention_rates)
+        text += fmt::format(
+            "\n[[attention]]\nhead_dim = {}\nlength = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n"
+            "backward_fp32_flops = {:.4g}\nbackward_bf16_flops = {:.4g}\n",
+            p.head_dim, p.length, p.fp32_flops, p.bf16_flops, p.backward_fp32_flops, p.backward_bf16_flops);
     for (const auto& [name, link] : {std::pair{"node", c.node}, std::pair{"network", c.network}}) {
         text += fmt::format("\n[{}]\nlatency_s = {:.4g}\nbandwidth = {:.4g}\n", name, link.latency_s,
                             link.bandwidth);

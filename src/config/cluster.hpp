@@ -13,11 +13,19 @@ namespace maestro::config {
 struct GemmRate {
     double side = 1, fp32_flops = 0, bf16_flops = 0;  ///< per second
 };
+/// Rates of attention with heads of `head_dim` channels, over sequences of `length` rows.
+struct AttentionRate {
+    double head_dim = 1, length = 1;
+    double fp32_flops = 0, bf16_flops = 0;                    ///< per second, forward
+    double backward_fp32_flops = 0, backward_bf16_flops = 0;  ///< backward
+};
 struct Device {
     double memory = 0;            ///< bytes of one rank
     double memory_bandwidth = 0;  ///< bytes/s
     double element_flops = 0;     ///< per second, element-wise operations
     double operation_s = 0;       ///< fixed cost of an operation, besides its work
+    double launch_s = 0;          ///< of the host, which launches operations while others run
+    double expert_imbalance = 1;  ///< rows of the rank whose shared experts have most, over the mean
     /// Of layers with experts, in each pass: the host's seconds for each row of the ranks that share them, to
     /// plan where it goes, and for each choice of an expert that is sorted.
     double expert_row_s = 0, expert_choice_s = 0;
@@ -35,6 +43,8 @@ struct Device {
     std::int64_t cudnn = 91900;                         ///< version of cuDNN (9.19.0); 0: none
     bool mpi_reaches_gpus = false;                      ///< MPI is CUDA-aware
     std::vector<GemmRate> gemm_rates;
+    std::vector<GemmRate> grouped_rates = {};         ///< of grouped GEMMs; empty: as single ones
+    std::vector<AttentionRate> attention_rates = {};  ///< empty: as GEMMs whose side is the head size
 };
 struct Link {
     double latency_s = 0, bandwidth = 0;  ///< bytes/s

@@ -167,6 +167,8 @@ struct MeshLinks {
     LinkCost ep = {};  ///< of the group along Axis::ep within a node
     /// As data_nodes, along Axis::ep and along kExpertDataAxes.
     std::vector<int> expert_nodes = {}, expert_data_nodes = {};
+    /// How much the rank with most rows of experts exchanges along Axis::ep over the mean.
+    double expert_imbalance = 1;
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:

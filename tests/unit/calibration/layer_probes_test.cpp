@@ -77,6 +77,9 @@ TEST(LayerProbes, WriteWhatAClusterFileReads) {
     config::Cluster cluster =
         config::parse_cluster(testing_support::input("clusters/this_machine.toml"), "file");
     cluster.device.expert_row_s = 1.5e-7;
+    cluster.device.launch_s = 2.5e-6;
+    cluster.device.grouped_rates = {{8, 1e9, 2e9}, {64, 3e9, 4e9}};
+    cluster.device.attention_rates = {{32, 64, 1e9, 2e9, 3e9, 4e9}};
     for (const char* part : {"first", "layer", "last"})
         cluster.corrections.push_back({.section = "language",
                                        .precision = "bf16",
@@ -94,6 +97,12 @@ TEST(LayerProbes, WriteWhatAClusterFileReads) {
                                        .backward = 0.75});
     const config::Cluster read = config::parse_cluster(to_toml(cluster, "test"), "written");
     EXPECT_EQ(read.device.expert_row_s, 1.5e-7);
+    EXPECT_EQ(read.device.launch_s, 2.5e-6);
+    ASSERT_EQ(read.device.grouped_rates.size(), 2u);
+    EXPECT_EQ(read.device.grouped_rates[1].bf16_flops, 4e9);
+    ASSERT_EQ(read.device.attention_rates.size(), 1u);
+    EXPECT_EQ(read.device.attention_rates[0].length, 64);
+    EXPECT_EQ(read.device.attention_rates[0].backward_bf16_flops, 4e9);
     ASSERT_EQ(read.corrections.size(), 3u);
     for (std::size_t i = 0; i < 3; ++i) {
         const config::Correction &a = cluster.corrections[i], &b = read.corrections[i];

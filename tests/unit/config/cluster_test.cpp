@@ -74,6 +74,37 @@ TEST(Cluster, HasCorrections) {
     EXPECT_TRUE(parse_cluster(testing_support::input("clusters/h100.toml"), "c.toml").corrections.empty());
 }
 
+const std::string kRates =
+    "[[grouped_product]]\nside = 64\nfp32_flops = 1e12\nbf16_flops = 2e12\n"
+    "[[attention]]\nhead_dim = 64\nlength = 512\nfp32_flops = 1e12\nbf16_flops = 2e12\n"
+    "backward_fp32_flops = 3e12\nbackward_bf16_flops = 4e12\n"
+    "[[attention]]\nhead_dim = 64\nlength = 4096\nfp32_flops = 5e12\nbf16_flops = 6e12\n"
+    "backward_fp32_flops = 7e12\nbackward_bf16_flops = 8e12\n\n[network]";
+
+TEST(Cluster, HasRatesOfExpertsAndAttention) {
+    const std::string text = testing_support::edited("[network]", kRates, "clusters/h100.toml");
+    const Device device = parse_cluster(text, "c.toml").device;
+    ASSERT_EQ(device.grouped_rates.size(), 1u);
+    EXPECT_EQ(device.grouped_rates[0].bf16_flops, 2e12);
+    ASSERT_EQ(device.attention_rates.size(), 2u);
+    EXPECT_EQ(device.attention_rates[0].backward_bf16_flops, 4e12);
+    EXPECT_EQ(device.attention_rates[1].length, 4096);
+    const auto refused = [](const std::string& old_text, const std::string& new_text) {
+        std::string changed = kRates;
+        changed.replace(changed.find(old_text), old_text.size(), new_text);
+        return cluster_refusal("[network]", changed);
+    };
+    EXPECT_THAT(refused("length = 4096", "length = 512"),
+                HasSubstr("attention.#2.length: not larger than the one before"));
+    EXPECT_THAT(refused("backward_bf16_flops = 8e12", ""),
+                HasSubstr("attention.#2.backward_bf16_flops: missing"));
+    EXPECT_THAT(refused("side = 64", "rows = 64"), HasSubstr("grouped_product.#1.rows: unknown key"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "expert_imbalance = 0.5"),
+                HasSubstr("device.expert_imbalance: 0.5 is out of range"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "launch_s = 2"),
+                HasSubstr("device.launch_s: 2 is out of range"));
+}
+
 TEST(Cluster, RefusesCorrectionsThatAreWrong) {
     const auto refused = [](const std::string& old_text, const std::string& new_text) {
         std::string changed = kCorrection;
