@@ -76,9 +76,12 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     }
     interruption.set_unfinished(unfinished(line));
     comm::check_same_build(world);  // 2. that all ranks run the same build
-    if (line.command == config::Command::calibrate) {
+    const bool calibrates = line.command == config::Command::calibrate;
+    if (calibrates) {
         watchdog.doing("the calibration");
         watchdog.pause();  // it reports to nobody
+    }
+    if (calibrates && line.deck.empty()) {
         calibration::run_calibration(world, comm::place_rank(world), line.out);
         return ExitCode::done;
     }
@@ -113,6 +116,14 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
                     Scope::all_ranks);
     }
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
+    if (calibrates) {
+        world.waiter().set_timeout(kSimulationS);
+        const comm::Topology topology = comm::place_rank(world);
+        backend::Device device = train::choose_device(world, topology, deck);
+        calibration::run_calibration(world, topology, line.out,
+                                     calibration::MeasuredDeck{deck, std::move(scenario), std::move(device)});
+        return ExitCode::done;
+    }
     const bool plans = line.command == config::Command::plan;
     if (plans || line.command == config::Command::simulate) {
         watchdog.doing(plans ? "the search for a plan" : "the simulation");

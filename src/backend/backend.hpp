@@ -3,6 +3,7 @@
 // backends implement it: the CPU, CUDA GPUs, and meta.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,15 @@ struct Work {
     double side = 0;           ///< smallest of m, n and k of its GEMMs; 0: an element-wise operation
     DType dtype = DType::f32;  ///< input type of its GEMMs
     std::source_location where = std::source_location::current();  ///< the operation
+    /// Operations that have separate rates, where a device has any.
+    enum class Kind { other, attention, attention_backward, grouped_gemm } kind = Kind::other;
+    double length = 0;  ///< of attention: how many keys the sequences have, as a mean over the queries
+};
+
+/// What the host computes within a task while the device waits: in layers with experts, where rows go.
+struct HostWork {
+    double rows = 0;     ///< whose way to the ranks of their experts is planned: those of all these ranks
+    double choices = 0;  ///< that are sorted by expert
 };
 
 /// The cost of all operations since the last reset.
@@ -43,10 +53,14 @@ struct Counts {
     double bytes = 0;
     double seconds = 0;  ///< by the device's rates; counted by the meta backend only
     std::int64_t launches = 0;
+    /// Of `seconds`: until the host last waited for the device, and since then those of the device and those
+    /// in which the host launches its operations. Both work at the same time, so that the longer counts.
+    double until_wait_s = 0, device_s = 0, host_s = 0;
 };
 
 /// The roofline of a device, which turns work into seconds: an operation takes `operation_s` plus the longer
-/// of its arithmetic and its memory traffic (Williams et al., CACM 2009).
+/// of its arithmetic and its memory traffic (Williams et al., CACM 2009). Meanwhile the host launches others:
+/// a task takes the longer of what all its operations take and of all launches.
 struct DeviceRates {
     /// The rate of GEMMs whose smallest of m, n and k is `side`.
     struct GemmRate {
@@ -55,11 +69,29 @@ struct DeviceRates {
         bool operator==(const GemmRate&) const = default;
     };
     std::vector<GemmRate>
-        gemm_rates;            ///< by ascending side; rates between them are interpolated over log(side)
+        gemm_rates;  ///< by ascending side; rates between them are interpolated over log(side)
+    /// The same of grouped GEMMs. Empty: they are as fast as single ones.
+    std::vector<GemmRate> grouped_rates = {};
+    /// The rates of attention with this head size over sequences of this length, forward and backward.
+    struct AttentionRate {
+        double head_dim = 1, length = 1;
+        double f32_flops = 0, bf16_flops = 0, backward_f32_flops = 0, backward_bf16_flops = 0;
+        bool operator==(const AttentionRate&) const = default;
+    };
+    /// By ascending head size and length; those of the nearest head size (by its logarithm) are interpolated
+    /// over log(length). Empty: as GEMMs with the head size as a side.
+    std::vector<AttentionRate> attention_rates = {};
     double element_flops = 0;  ///< FLOP/s of element-wise operations
     double bytes = 0;          ///< memory bandwidth, bytes per second
-    double operation_s = 0;    ///< overhead of starting one operation
+    double operation_s = 0;    ///< overhead of starting one operation, on the device
+    double launch_s = 0;       ///< of the host, to launch it
+    /// How many rows the experts of the rank with most get over the mean, where ranks share experts.
+    double expert_imbalance = 1;
+    double expert_row_s = 0, expert_choice_s = 0;  ///< of the host, for each of HostWork
     double seconds(const Work& work) const;
+    double seconds(const HostWork& work) const {
+        return work.rows * expert_row_s + work.choices * expert_choice_s;
+    }
     bool operator==(const DeviceRates&) const = default;
 };
 
@@ -187,9 +219,34 @@ public:
     void count(const Work& work) {
         counts_.flops += work.flops;
         counts_.bytes += work.bytes;
-        counts_.seconds += seconds_of(work);
+        counts_.device_s += work_factor_ * seconds_of(work);
+        counts_.host_s += launch_s();
         ++counts_.launches;
+        sum_seconds();
     }
+    void count(const HostWork& work) {
+        if (launch_s() > 0) {  // the device has computed what was launched, and waits for more
+            counts_.until_wait_s = counts_.seconds + seconds_of(work);
+            counts_.device_s = counts_.host_s = 0;
+        } else {
+            counts_.device_s += seconds_of(work);
+        }
+        sum_seconds();
+    }
+    /// While it exists, seconds are those of the rank whose experts have the most rows, for which the others
+    /// wait.
+    class FullestExperts {
+    public:
+        explicit FullestExperts(Backend& backend) : backend_(backend) {
+            backend_.work_factor_ = backend_.expert_imbalance();
+        }
+        ~FullestExperts() { backend_.work_factor_ = 1; }
+        FullestExperts(const FullestExperts&) = delete;
+        FullestExperts& operator=(const FullestExperts&) = delete;
+
+    private:
+        Backend& backend_;
+    };
     const Counts& counts() const { return counts_; }
     void reset_counts() { counts_ = {}; }
 
@@ -199,10 +256,17 @@ public:
 
 protected:
     virtual double seconds_of(const Work&) const { return 0; }
+    virtual double seconds_of(const HostWork&) const { return 0; }
+    virtual double launch_s() const { return 0; }
+    virtual double expert_imbalance() const { return 1; }
     const Wait& wait() const { return wait_; }
 
 private:
+    void sum_seconds() {
+        counts_.seconds = counts_.until_wait_s + std::max(counts_.device_s, counts_.host_s);
+    }
     Counts counts_;
+    double work_factor_ = 1;
     Wait wait_;
     Clock host_clock_;
 };

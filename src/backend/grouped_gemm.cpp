@@ -53,7 +53,7 @@ Backend::Gemm Backend::GroupedGemm::of_group(std::size_t group) const {
 }
 
 Work Backend::work_of(const GroupedGemm& g) {
-    Work sum{.dtype = g.in};
+    Work sum{.dtype = g.in, .kind = Work::Kind::grouped_gemm};
     const auto rows = static_cast<double>(g.begin.back());
     double groups = 0;
     for (std::size_t group = 0; group < g.groups(); ++group) {

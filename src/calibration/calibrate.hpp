@@ -1,11 +1,15 @@
 // `maestro calibrate`: measures this machine and writes a cluster file.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "backend/device.hpp"
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "config/cluster.hpp"
+#include "config/deck.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::calibration {
 
@@ -18,8 +22,15 @@ config::Cluster measure_machine(const comm::Communicator& world, const comm::Top
 /// Returns the text of a cluster file (docs/deck.md).
 std::string to_toml(const config::Cluster& cluster, const std::string& comment);
 
-/// The command. Rank 0 writes `path`; Error(cannot_create, all_ranks) if it cannot.
-void run_calibration(const comm::Communicator& world, const comm::Topology& topology,
-                     const std::string& path);
+/// A deck whose layers are measured as well, and the device of this rank.
+struct MeasuredDeck {
+    config::Deck deck;
+    workload::Scenario scenario;
+    backend::Device device;
+};
+/// The command. Collective. With a deck all rates are those of its device, and the cluster file has the
+/// corrections of its sections. Rank 0 writes `path`; Error(cannot_create, all_ranks) if it cannot.
+void run_calibration(const comm::Communicator& world, const comm::Topology& topology, const std::string& path,
+                     const std::optional<MeasuredDeck>& measured = {});
 
 }  // namespace maestro::calibration

@@ -35,7 +35,7 @@ struct Traffic {
     std::int64_t messages = 0;
     std::int64_t bytes = 0;
     /// Of a meta group, by its links' latency and bandwidth: seconds in which operations wait for messages
-    /// and compute nothing. 0 for real ranks.
+    /// and compute nothing. Of a loopback group those of its copies. 0 for real ranks.
     double seconds = 0;
 };
 
@@ -224,5 +224,10 @@ std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, const LinkCost
 /// time.
 std::unique_ptr<ProcessGroup> make_meta_group(int rank, Nodes nodes, const LinkCost& within,
                                               const LinkCost& across);
+/// A loopback group stands for one rank of a group that does not exist, too, but on a device that computes:
+/// what the other ranks would send are copies of what this rank sends, so that values stay in their range.
+/// Traffic::seconds are those that copies take of the host, to be left out where a task is timed. The backend
+/// outlives it.
+std::unique_ptr<ProcessGroup> make_loopback_group(int rank, Nodes nodes, backend::Backend& backend);
 
 }  // namespace maestro::collective

@@ -27,7 +27,7 @@ constexpr const char* kUsage =
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--show N] [--set KEY=VALUE]...
   maestro plan     DECK --cluster CLUSTER.toml [--ranks N|A-B] [--fix KEY]... [--top K] [--out DECK]
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
-  maestro calibrate --out CLUSTER.toml
+  maestro calibrate --out CLUSTER.toml [--deck DECK [--set KEY=VALUE]...]
   maestro import   FOLDER [--out DECK]
   maestro export   CHECKPOINT [--section NAME] --to FOLDER [--adapter]
 
@@ -90,6 +90,11 @@ po::options_description options_of(Command command, CommandLine& line) {
     add("help,h", "this text");
     if (command == Command::calibrate) {
         add("out", po::value(&line.out), "the cluster file to write");
+        add("deck", po::value(&line.deck),
+            "also run the layers of this deck's models, on the device that it names, and write by how much "
+            "they take longer than predicted");
+        add("set", po::value(&line.set)->composing(),
+            "KEY=VALUE: override a key of the deck; may be repeated");
         return options;
     }
     if (command == Command::import_folder) {
@@ -232,9 +237,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     const po::options_description visible = options_of(line.command, line);
     po::options_description all;
     std::vector<std::string> decks;
-    all.add(visible).add_options()("deck", po::value(&decks));
+    all.add(visible).add_options()("operand", po::value(&decks));
     po::positional_options_description positional;
-    positional.add("deck", -1);
+    positional.add("operand", -1);
     try {
         po::variables_map map;
         po::store(po::command_line_parser(argc - 1, argv + 1).options(all).positional(positional).run(), map);
@@ -254,8 +259,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         refuse(error.what());
     }
     if (line.command == Command::calibrate) {
-        if (!decks.empty()) refuse("calibrate takes no deck");
+        if (!decks.empty()) refuse("calibrate takes a deck by --deck DECK");
         if (line.out.empty()) refuse("calibrate needs --out FILE");
+        if (line.deck.empty() && !line.set.empty()) refuse("--set needs --deck DECK");
         return line;
     }
     if (line.command == Command::import_folder) {

@@ -24,7 +24,7 @@ Needs needs_of(Command command, Times times) {
     const bool from_file = times == Times::from_file;
     return {.output = runs,
             .samples = command == Command::train || command == Command::plan ||
-                       (command == Command::simulate && !from_file),
+                       command == Command::calibrate || (command == Command::simulate && !from_file),
             .validation = command == Command::evaluate,
             .batch = !from_file,
             .models = !from_file,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -30,13 +31,14 @@ public:
     /// The parameters here have other names than those of the model: what the role freezes there is left out.
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
                    const backend::DeviceRates& rates, const Scales& scales, Sleep sleep_until,
-                   parallel::Mesh mesh, parallel::Mesh meta_mesh)
+                   Factors factors, parallel::Mesh mesh, parallel::Mesh meta_mesh)
         : Module(backend, without_frozen(role), std::move(mesh)),
           backend_(backend),
           spec_(spec),
           role_(role),
           scales_(scales),
           sleep_until_(std::move(sleep_until)),
+          factors_(std::move(factors)),
           meta_(backend::make_meta(rates)),
           model_(model::make_module(*meta_, spec, role, std::move(meta_mesh))) {
         int layer = 0;
@@ -76,6 +78,8 @@ public:
         backend::Arena kept, scratch;  // measure only
         Tensor all;
         model::Result counted;
+        state->factors = factors_(batch);
+        factor_ = state->factors[0];
         reset_counts();
         state->model = model_->forward(batch, rows, kept, scratch, all, counted);
         if (role_.emits) {
@@ -107,6 +111,7 @@ public:
             gradients[e] = meta_rows(state.input_rows[e], input_width(e), role_.compute);
         }
         backend::Arena scratch;
+        factor_ = state.factors[1];
         reset_counts();
         model_->backward(
             *state.model,
@@ -122,6 +127,7 @@ private:
         std::unique_ptr<model::Saved> model;
         std::vector<std::int64_t> input_rows;  ///< by edge
         std::int64_t output_rows = 0;
+        std::array<double, 2> factors{1, 1};
     };
     /// The most elements of a parameter of the model that a tp rank holds: the same on all of them.
     std::int64_t most_elements(const parallel::Parameter& p) const {
@@ -171,7 +177,7 @@ private:
         model_->mesh().ep().reset_traffic();
     }
     double counted_s() const {
-        return meta_->counts().seconds + model_->mesh().tp().traffic().seconds +
+        return factor_ * meta_->counts().seconds + model_->mesh().tp().traffic().seconds +
                model_->mesh().cp().traffic().seconds + model_->mesh().ep().traffic().seconds;
     }
 
@@ -180,6 +186,8 @@ private:
     model::Role role_;
     Scales scales_;
     Sleep sleep_until_;
+    Factors factors_;
+    double factor_ = 1;  ///< of the present task
     /// By group of the model: the layer of its parameter here.
     std::map<const parallel::ParameterGroup*, int> layer_of_;
     /// A group that the present task passes, and after how many seconds of the cluster.
@@ -201,10 +209,10 @@ std::int64_t Scales::of(std::int64_t width) const {
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    Sleep sleep_until, parallel::Mesh mesh,
+                                                    Sleep sleep_until, Factors factors, parallel::Mesh mesh,
                                                     parallel::Mesh meta_mesh) {
     return std::make_unique<EmulatedModule>(backend, spec, role, rates, scales, std::move(sleep_until),
-                                            std::move(mesh), std::move(meta_mesh));
+                                            std::move(factors), std::move(mesh), std::move(meta_mesh));
 }
 
 }  // namespace maestro::emulation

@@ -1,6 +1,7 @@
 // A section whose tasks sleep for the time that its model would take on another device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +20,9 @@ struct Scales {
 /// Sleeps until comm::now_s() is `time_s`.
 using Sleep = std::function<void(double time_s)>;
 
+/// Measured over predicted seconds of what the device computes for a micro-batch, forward and backward.
+using Factors = std::function<std::array<double, 2>(const model::Batch& batch)>;
+
 /// `mesh` has the real ranks of the section; those of a replica begin every task together. `meta_mesh` counts
 /// what the collectives take on the emulated device. `spec` and `role` are those of the real section.
 /// `backend` holds the small tensors that really are sent, filled with zeros: rows of scaled width, and one
@@ -26,7 +30,7 @@ using Sleep = std::function<void(double time_s)>;
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    Sleep sleep_until, parallel::Mesh mesh,
+                                                    Sleep sleep_until, Factors factors, parallel::Mesh mesh,
                                                     parallel::Mesh meta_mesh);
 
 }  // namespace maestro::emulation

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.hpp"
@@ -12,6 +13,7 @@
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/rank_device.hpp"
+#include "workload/task_factors.hpp"
 
 namespace maestro::emulation {
 
@@ -22,6 +24,23 @@ constexpr std::size_t kSign = 1 << 16;  ///< for the small sums with which the r
 
 Scales scales_of(const config::Emulated& settings) {
     return {.time = settings.time_scale, .messages = settings.message_scale};
+}
+
+/// The rows of each sequence of a micro-batch.
+std::vector<std::int64_t> lengths_of(const model::Batch& batch, const model::Units& units,
+                                     std::span<const model::Units> encoders) {
+    std::vector<std::int64_t> lengths;
+    for (const model::SampleView& sample : batch.samples) {
+        std::vector<Item> items;
+        for (const model::ItemView& item : sample.items) items.push_back(item.item);
+        if (!units.encodes()) {
+            lengths.push_back(model::expanded_tokens(std::ssize(sample.tokens), items, encoders));
+            continue;
+        }
+        for (const Item& item : items)
+            if (units.reads(item.kind)) lengths.push_back(units.rows(item));
+    }
+    return lengths;
 }
 
 }  // namespace
@@ -135,9 +154,16 @@ std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend,
     parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, stage, mesh.rank_in_stage());
     const model::ModelSpec spec = scenario_.models[scenario_.graph.stages[stage].section];
     const model::Role role = workload::role_of(scenario_, stage);
+    Factors factors = [&cluster = *scenario_.cluster, spec, role, shape = mesh.shape(),
+                       encoders = workload::encoders_of(scenario_, scenario_.graph.stages[stage].section)](
+                          const model::Batch& batch) {
+        if (cluster.corrections.empty()) return std::array<double, 2>{1, 1};
+        const std::vector<std::int64_t> lengths = lengths_of(batch, model::Units(spec), encoders);
+        return workload::task_factors(cluster, spec, role, workload::task_shape(lengths, shape)).phases;
+    };
     return make_emulated_module(backend, spec, role, workload::rates_of(scenario_.cluster->device),
-                                scales_of(settings_), std::move(sleep_until), std::move(mesh),
-                                std::move(meta_mesh));
+                                scales_of(settings_), std::move(sleep_until), std::move(factors),
+                                std::move(mesh), std::move(meta_mesh));
 }
 
 workload::StepEnd Emulation::step_end(int stage) const {

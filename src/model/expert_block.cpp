@@ -227,6 +227,7 @@ void ExpertBlock::forward(const ExpertBlockActivations& a, const Tensor& output,
 
 void ExpertBlock::forward_here(const ExpertBlockActivations& a, const Tensor& output,
                                backend::Arena& scratch) const {
+    backend_.count(backend::HostWork{.choices = static_cast<double>(a.choice.size())});
     Sorted order{{}, a.row, a.slot, a.position};
     if (backend_.computes()) {
         parallel::ExpertOrder found =

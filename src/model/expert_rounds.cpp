@@ -22,6 +22,7 @@ ExpertBlock::Dispatched ExpertBlock::dispatch_round(const ExpertBlockActivations
         .round = exchange_.describe(round, a.input.dim(0), scratch), .weights = {}, .order = {}};
     dispatched.weights = exchange_.dispatch(a.weight, dispatched.round, scratch);
     const Range experts = group_.experts_of(group_.rank);
+    backend_.count(backend::HostWork{.choices = static_cast<double>(round.rows * group_.choices)});
     parallel::ExpertOrder found;
     if (backend_.computes()) {
         found = parallel::order_by_expert(round.choices, group_.choices, experts);
@@ -84,7 +85,10 @@ void ExpertBlock::forward_in_rounds(const ExpertBlockActivations& a, const Tenso
                      sum = scratch.allocate(type_, {x.dim(0), spec_.width}),
                      hidden = scratch.allocate(type_, {n, 2 * mlp_}),
                      activated = scratch.allocate(type_, {n, mlp_});
-        run(x, dispatched.weights, dispatched.order, hidden, activated, sum, false, scratch);
+        {
+            const backend::Backend::FullestExperts fullest(backend_);
+            run(x, dispatched.weights, dispatched.order, hidden, activated, sum, false, scratch);
+        }
         exchange_.combine(sum, dispatched.round, output, scratch);
     }
 }
@@ -102,7 +106,10 @@ void ExpertBlock::backward_in_rounds(const ExpertBlockActivations& a, const Tens
                      dx = scratch.allocate(type_, {x.dim(0), spec_.width}),
                      d_weights = scratch.allocate(accumulate_, {x.dim(0), group_.choices});
         ops::zero(backend_, d_weights);  // of the experts of other ranks
-        run_backward(x, dispatched.weights, dispatched.order, {}, {}, d_sum, dx, d_weights, scratch);
+        {
+            const backend::Backend::FullestExperts fullest(backend_);
+            run_backward(x, dispatched.weights, dispatched.order, {}, {}, d_sum, dx, d_weights, scratch);
+        }
         exchange_.combine(dx, dispatched.round, d_normed, scratch);
         exchange_.combine(d_weights, dispatched.round, d_weight, scratch);
     }

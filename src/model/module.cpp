@@ -188,7 +188,9 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
-    PassTimes times(module->parameters(), [&] { return meta->counts().seconds + communication_s(); });
+    double factor = options.factors[0];
+    const auto task_s = [&] { return factor * meta->counts().seconds + communication_s(); };
+    PassTimes times(module->parameters(), task_s);
     // Allocating and zeroing the parameters was counted as well, but is not part of a task.
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
@@ -203,7 +205,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                         .sync_scratch = module->parameters().sync_scratch(),
                         .host = module->host_bytes(batch),
                         .forward_flops = meta->counts().flops,
-                        .forward_s = meta->counts().seconds + communication_s()};
+                        .forward_s = task_s()};
     if (options.train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
@@ -220,10 +222,11 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                     {worst_case_extra_rows(role.inputs[e], role, shapes, rows, result.tokens), width});
         }
         meta->reset_counts();
+        factor = options.factors[1];
         const double before_s = times.begin_s = communication_s();
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
-        footprint.backward_s = meta->counts().seconds + communication_s() - before_s;
+        footprint.backward_s = task_s() - before_s;
         // The first group, which begins with layer 0, is final at the end.
         for (Footprint::GroupPass& pass : times.passes)
             if (pass.final_s == 0) pass.final_s = footprint.backward_s;

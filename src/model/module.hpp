@@ -279,6 +279,8 @@ struct MeasureOptions {
     backend::Traits traits = {};               ///< of the same device
     bool worst_case = false;                   ///< see Module::assume_worst_case()
     std::vector<std::int64_t> lane_rows = {};  ///< Batch::lane_rows
+    /// Measured over predicted seconds of what the device computes, forward and backward.
+    std::array<double, 2> factors = {1, 1};
     bool operator==(const MeasureOptions&) const = default;
 };
 /// Returns the footprint of a micro-batch of samples of these shapes. Runs the module's own code on the meta

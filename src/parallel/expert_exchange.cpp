@@ -12,9 +12,10 @@ std::vector<ExpertRound> ExpertExchange::plan(const Tensor& choice, std::span<co
                                               backend::Arena& scratch) const {
     // All ranks need the choices of all, to know who sends what.
     const backend::ArenaScope scope(scratch);
-    const Tensor all_choices = scratch.allocate(
-        DType::i32, {std::accumulate(rows.begin(), rows.end(), std::int64_t{0}), group_.choices});
+    const std::int64_t all_rows = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    const Tensor all_choices = scratch.allocate(DType::i32, {all_rows, group_.choices});
     mesh_->ep().launch_all_gather(backend_, choice, all_choices, rows).wait();
+    backend_.count(backend::HostWork{.rows = static_cast<double>(all_rows)});
     if (!backend_.computes()) return {expected_expert_round(group_, rows)};
     const backend::HostCopy copy(backend_, all_choices);
     const std::span values(copy.tensor().as<std::int32_t>(), static_cast<std::size_t>(all_choices.size()));

@@ -122,18 +122,33 @@ Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
         const bool of_data = axes == kDataAxes || axes == kExpertDataAxes;
-        const LinkCost& link = of_data              ? links.data
-                               : axes == Axis::cp   ? links.cp
-                               : axes == Axis::ep   ? links.ep
-                               : axes == Axis::tied ? links.tied
-                                                    : links.tp;
+        LinkCost link = of_data              ? links.data
+                        : axes == Axis::cp   ? links.cp
+                        : axes == Axis::ep   ? links.ep
+                        : axes == Axis::tied ? links.tied
+                                             : links.tp;
+        LinkCost network = links.network;
+        if (axes == Axis::ep) {
+            link.bandwidth /= links.expert_imbalance;
+            network.bandwidth /= links.expert_imbalance;
+        }
         const std::vector<int> on_one_node, &nodes = axes == kDataAxes         ? links.data_nodes
                                                      : axes == kExpertDataAxes ? links.expert_data_nodes
                                                      : axes == Axis::ep        ? links.expert_nodes
                                                                                : on_one_node;
-        if (!nodes.empty())
-            return collective::make_meta_group(at, collective::Nodes(nodes), link, links.network);
+        if (!nodes.empty()) return collective::make_meta_group(at, collective::Nodes(nodes), link, network);
         return collective::make_meta_group(at, size, link);
+    });
+}
+
+Mesh make_loopback_mesh(int rank, const MeshShape& shape, const std::vector<int>& expert_nodes,
+                        backend::Backend& backend) {
+    return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
+        if (axes == kDataAxes || axes == kExpertDataAxes || axes == Axis::tied)
+            return collective::make_meta_group(at, size);
+        const bool by_nodes = axes == Axis::ep && !expert_nodes.empty();
+        return collective::make_loopback_group(
+            at, by_nodes ? collective::Nodes(expert_nodes) : collective::Nodes(size), backend);
     });
 }
 

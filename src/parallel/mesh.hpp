@@ -159,7 +159,7 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 using collective::LinkCost;
 /// The links of the groups of a rank, for a meta mesh.
 struct MeshLinks {
-    LinkCost tp, cp, data, tied = {};
+    LinkCost tp = {}, cp = {}, data = {}, tied = {};
     /// The node of each rank along kDataAxes, between which their group has the link `network`; within one it
     /// has `data`. Empty: all on one node.
     std::vector<int> data_nodes = {};
@@ -167,10 +167,17 @@ struct MeshLinks {
     LinkCost ep = {};  ///< of the group along Axis::ep within a node
     /// As data_nodes, along Axis::ep and along kExpertDataAxes.
     std::vector<int> expert_nodes = {}, expert_data_nodes = {};
+    /// How much the rank with most rows of experts exchanges along Axis::ep over the mean.
+    double expert_imbalance = 1;
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:
 /// messages, bytes, and seconds by the cost of the links.
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links = {});
+/// Returns the mesh of rank `rank` of a section for tasks that this process computes alone: its groups along
+/// tp, cp, kv and ep are loopback groups (collective/process_group.hpp), and the others, which tasks do not
+/// use, meta groups. `expert_nodes` as in MeshLinks. The backend outlives it.
+Mesh make_loopback_mesh(int rank, const MeshShape& shape, const std::vector<int>& expert_nodes,
+                        backend::Backend& backend);
 
 }  // namespace maestro::parallel

@@ -12,6 +12,7 @@
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
+#include "workload/task_factors.hpp"
 
 namespace maestro::workload {
 
@@ -43,15 +44,19 @@ public:
                            .data = {},
                            .network = links.network,
                            .ep = links.ep,
-                           .expert_nodes = links.expert_nodes}},
+                           .expert_nodes = links.expert_nodes,
+                           .expert_imbalance = links.expert_imbalance}},
           units_(probe_.spec),
           encoders_(encoders_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
           probes_(probes),
           longest_(std::max(lengths.longest, encoders_.empty() ? 0.0 : kProbedText + kProbedItem)),
-          others_(static_cast<double>(scenario.graph.sections[section].micro_batch - 1) * lengths.sum /
-                  static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
-        if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
+          lengths_(lengths),
+          micro_batch_(scenario.graph.sections[section].micro_batch) {
+        if (timed_) {
+            cluster_ = &*scenario.cluster;
+            probe_.options.rates = rates_of(cluster_->device);
+        }
         // A task does not know of other replicas than those with which it shares experts.
         const graph::Section& s = scenario.graph.sections[section];
         const graph::Layout& layout = s.layout;
@@ -92,10 +97,15 @@ private:
     /// a micro-batch of the usual size, filled with samples of the same length. The other replicas that
     /// share experts have as many rows or, if `half`, half of them.
     Seconds measure(const model::SampleShape& shape, double length, bool half = false) const {
-        // The number is limited, because it decides how long a probe takes.
-        const double count = timed_ ? std::round(std::min(1 + others_ / length, kMaxProbedSamples)) : 1;
+        const double count = timed_ ? probed_samples(micro_batch_, lengths_, length) : 1;
         Probe probe = probe_;
         probe.add(shape, static_cast<int>(count));
+        if (timed_ && !cluster_->corrections.empty()) {
+            const std::vector<std::int64_t> sequences(static_cast<std::size_t>(count),
+                                                      static_cast<std::int64_t>(length));
+            probe.options.factors =
+                task_factors(*cluster_, probe.spec, probe.role, task_shape(sequences, probe.shape)).phases;
+        }
         if (half) {
             PackedSequences packed;
             packed.lengths.assign(static_cast<std::size_t>(count), shape.tokens);
@@ -158,11 +168,20 @@ private:
     bool common_ = false;  ///< all parts of a lane share experts
     bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
     Probes& probes_;
+    const config::Cluster* cluster_ = nullptr;  ///< null: not timed
     double longest_;
-    double others_;  ///< mean total length of the other samples of a micro-batch
+    SampleTable::Lengths lengths_;
+    std::int64_t micro_batch_;  ///< samples
 };
 
 }  // namespace
+
+double probed_samples(std::int64_t micro_batch, const SampleTable::Lengths& lengths, double length) {
+    const double others = static_cast<double>(micro_batch - 1) * lengths.sum /
+                          static_cast<double>(std::max<std::int64_t>(lengths.samples, 1));
+    // The number is limited, because it decides how long a probe takes.
+    return std::round(std::min(1 + others / length, kMaxProbedSamples));
+}
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes)
     : CostModel(scenario, table, probes, Scope()) {}

@@ -81,6 +81,10 @@ private:
     std::vector<Stage> stages_;
 };
 
+/// Returns how many samples of this length are as long as a usual micro-batch: one of them, and as many as
+/// the others are long on average, up to a limit.
+double probed_samples(std::int64_t micro_batch, const SampleTable::Lengths& lengths, double length);
+
 /// The costs of every sample of the table, indexed by its id.
 std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const SampleTable& table,
                                                Probes& probes);

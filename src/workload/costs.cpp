@@ -8,12 +8,23 @@
 namespace maestro::workload {
 
 backend::DeviceRates rates_of(const config::Device& device) {
-    backend::DeviceRates rates{.gemm_rates = {},
+    const auto gemms = [](const std::vector<config::GemmRate>& of) {
+        std::vector<backend::DeviceRates::GemmRate> made;
+        for (const config::GemmRate& p : of) made.push_back({p.side, p.fp32_flops, p.bf16_flops});
+        return made;
+    };
+    backend::DeviceRates rates{.gemm_rates = gemms(device.gemm_rates),
+                               .grouped_rates = gemms(device.grouped_rates),
                                .element_flops = device.element_flops,
                                .bytes = device.memory_bandwidth,
-                               .operation_s = device.operation_s};
-    for (const config::GemmRate& p : device.gemm_rates)
-        rates.gemm_rates.push_back({p.side, p.fp32_flops, p.bf16_flops});
+                               .operation_s = device.operation_s,
+                               .launch_s = device.launch_s,
+                               .expert_imbalance = device.expert_imbalance,
+                               .expert_row_s = device.expert_row_s,
+                               .expert_choice_s = device.expert_choice_s};
+    for (const config::AttentionRate& p : device.attention_rates)
+        rates.attention_rates.push_back(
+            {p.head_dim, p.length, p.fp32_flops, p.bf16_flops, p.backward_fp32_flops, p.backward_bf16_flops});
     return rates;
 }
 

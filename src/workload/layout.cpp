@@ -152,7 +152,8 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             .network = cost(cluster.network),
             .ep = cost(cluster.node),
             .expert_nodes = widest_expert_nodes_of(scenario, stage),
-            .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks())};
+            .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks()),
+            .expert_imbalance = cluster.device.expert_imbalance};
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {

@@ -1,6 +1,7 @@
 // The files of inputs/, and how decks are refused.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +13,7 @@ namespace maestro::testing_support {
 
 /// The text of inputs/NAME.
 inline std::string input(const std::string& name) {
-    return config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
+    return config::read_text(fmt::format("{}/inputs/{}", MAESTRO_SOURCE_DIR, name));
 }
 
 /// The text of inputs/NAME with `new_text` for `old_text`, which it must have.

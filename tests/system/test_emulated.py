@@ -78,6 +78,24 @@ def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, rank
     check_syncs(rows, timeline(workspace, "run", "syncs"), 4)
 
 
+def test_corrections_of_the_cluster_file_scale_tasks_here_and_on_paper(workspace):
+    base = (ROOT / "inputs/clusters/h100.toml").read_text()
+    for part in ("first", "layer", "last"):
+        base += ('\n[[correction]]\nsection = "language"\nprecision = "bf16"\nwidth = 2048\n'
+                 f'part = "{part}"\nrows = 1000\nlength = 1000\nforward_s = 1\nbackward_s = 1\nforward = 3\nbackward = 2\n')
+    (workspace.path / "corrected.toml").write_text(base)
+    values = [*SMALL, "train.steps=2", "emulated.cluster=corrected.toml"]
+    command = [BINARY, "simulate", EMULATED, "--cluster", "corrected.toml", *settings(values)]
+    result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, check=True)
+    paper, plain = json.loads(result.stdout.splitlines()[-1])["sections"], simulated(workspace, 1, SMALL)["sections"]
+    assert paper["vision"]["work_s"] == pytest.approx(plain["vision"]["work_s"], rel=1e-12)
+    assert 2 < paper["language"]["work_s"] / plain["language"]["work_s"] < 3
+    workspace.train(4, EMULATED, "run", values)
+    rows = timeline(workspace, "run")
+    worked = (rows["end_s"] - rows["start_s"])[(rows["step"] == 1) & (rows["section"] == 1)].sum()
+    assert worked >= 0.97 * paper["language"]["work_s"] * paper["language"]["ranks"]
+
+
 def test_a_task_of_replicas_that_share_experts_takes_as_long_as_the_longest(workspace):
     # fifo gives each replica a sample of every micro-batch. What one without samples does for the others is not in the timeline.
     experts = ["model.llm.experts=12", "model.llm.experts_per_token=2", "model.llm.expert_mlp=1024", "section.language.layout.ep=3"]

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import subprocess
+import tomllib
 
 import pytest
 from conftest import BINARY, ROOT, TWO_RANKS, VLM, mpirun, settings
@@ -258,6 +259,41 @@ def test_calibration_and_a_run_make_a_prediction(workspace):
         assert subprocess.run([*command, *words], cwd=workspace.path, capture_output=True).returncode == code
     assert mpirun(2, "calibrate", "--out", "absent/this.toml", cwd=workspace.path).returncode == 73
     assert mpirun(1, "calibrate", cwd=workspace.path).returncode == 64
+
+
+def test_layers_of_a_deck_that_run_correct_its_predictions(workspace):
+    command = ["calibrate", "--out", "this.toml", "--deck", VLM, *settings(TWO_RANKS)]
+    result = mpirun(2, *command, cwd=workspace.path)
+    assert result.returncode == 0, result.stderr
+    written = (workspace.path / "this.toml").read_text()
+    corrections = tomllib.loads(written)["correction"]
+    assert {(c["section"], c["part"]) for c in corrections} == {(s, p) for s in ("vision", "language") for p in ("first", "layer", "last")}
+    assert 2 <= len({(c["rows"], c["length"]) for c in corrections if c["section"] == "language"}) <= 3
+    assert "of the time is of shapes that were measured" in result.stdout
+    (workspace.path / "rates.toml").write_text(written[:written.index("[[correction]]")])
+    found = []
+    for cluster in ("this.toml", "rates.toml"):
+        answer = subprocess.run([BINARY, "simulate", VLM, "--cluster", cluster, *settings(TWO_RANKS)], cwd=workspace.path,
+                                capture_output=True, text=True, check=True)
+        found.append(json.loads(answer.stdout.splitlines()[-1])["sections"])
+    for name in ("vision", "language"):
+        factors = re.findall(rf"section {name},.*: measured over predicted time ([0-9.]+) forward, ([0-9.]+) backward", result.stdout)
+        factors = [float(factor) for pair in factors for factor in pair]
+        assert min(factors) * 0.999 <= found[0][name]["work_s"] / found[1][name]["work_s"] <= max(factors) * 1.001
+
+
+@pytest.mark.parametrize("options, code, expected", [
+    (["--deck", str(ROOT / "inputs/emulated_vlm.toml")], 78, "run.device: emulated, which computes nothing"),
+    (["--deck", VLM, "--set", "run.precision=fp64"], 78, "run.precision: fp64"),
+    (["--deck", VLM, "--set", "data.train=absent.h5"], 66, "absent.h5"),
+    (["--deck", "absent.toml"], 66, "absent.toml"),
+    (["--set", "run.seed=2"], 64, "--set needs --deck"),
+    ([VLM], 64, "--deck DECK"),
+])
+def test_calibration_of_a_deck_is_refused(workspace, options, code, expected):
+    result = mpirun(1, "calibrate", "--out", "this.toml", *options, cwd=workspace.path)
+    assert result.returncode == code and expected in result.stderr
+    assert not (workspace.path / "this.toml").exists()
 
 
 def test_under_mpirun_one_rank_speaks(tmp_path):

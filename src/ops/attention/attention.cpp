@@ -28,12 +28,13 @@ AttentionSizes attention_sizes(const AttentionTensors& t, const VarlenMask& v) {
                       v.cu_seqlens_q.back() == t.q.dim(0) && v.cu_seqlens_k.back() == t.k.dim(0) &&
                       v.kv_limit.size() == static_cast<std::size_t>(t.q.dim(0)),
                   "offsets do not cover {} queries and {} keys", t.q.dim(0), t.k.dim(0));
-    double pairs = 0;
+    double pairs = 0, all_pairs = 0;
     for (std::size_t i = 1; i < v.cu_seqlens_q.size(); ++i) {
         const std::int64_t queries = v.cu_seqlens_q[i] - v.cu_seqlens_q[i - 1],
                            keys = v.cu_seqlens_k[i] - v.cu_seqlens_k[i - 1];
         MAESTRO_CHECK(queries >= 0 && keys >= 0, "offsets descend at {}", i);
         s.max_seqlen = std::max({s.max_seqlen, queries, keys});
+        all_pairs += static_cast<double>(queries) * static_cast<double>(keys);
         for (std::int32_t t_q = v.cu_seqlens_q[i - 1]; t_q < v.cu_seqlens_q[i]; ++t_q) {
             const auto kv_limit = v.kv_limit[static_cast<std::size_t>(t_q)];
             MAESTRO_CHECK(
@@ -45,6 +46,7 @@ AttentionSizes attention_sizes(const AttentionTensors& t, const VarlenMask& v) {
         }
     }
     s.score_pairs = static_cast<double>(s.heads) * pairs;
+    s.mean_keys = t.q.dim(0) > 0 ? all_pairs / static_cast<double>(t.q.dim(0)) : 0;
     return s;
 }
 
@@ -80,8 +82,10 @@ void run(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
     const Tensor scratch = cpu_attention_scratch(b, t, s, arena);
     const GpuAttention on_gpu(b, t, tables, arena);
     const auto dim = static_cast<double>(s.dim);
+    // A backward pass computes five GEMMs, a forward pass two.
+    const auto kind = gemms > 2 ? backend::Work::Kind::attention_backward : backend::Work::Kind::attention;
     b.launch(
-        {2.0 * gemms * s.score_pairs * dim, bytes, dim, t.q.dtype, where},
+        {2.0 * gemms * s.score_pairs * dim, bytes, dim, t.q.dtype, where, kind, s.mean_keys},
         [&] { cpu_attention(t, mask, s, scratch); }, [&](Stream stream) { on_gpu.run(b, stream); });
 }
 

@@ -34,6 +34,7 @@ struct AttentionSizes {
     std::int64_t value_width = 0;  ///< columns of `values`
     std::int64_t max_seqlen = 0;   ///< most queries or keys of a sequence
     double score_pairs = 0;        ///< pairs of a query and a key that it attends to, over all heads
+    double mean_keys = 0;          ///< keys of a query's sequence, whether it attends to them or not
 };
 /// Returns the sizes of a call. Throws Error(broken_invariant) where shapes and mask do not fit together.
 AttentionSizes attention_sizes(const AttentionTensors& t, const VarlenMask& mask);

@@ -41,6 +41,8 @@ TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
                 HasSubstr("unknown table; did you mean network?"));
     EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "kind = \"tpu\""),
                 HasSubstr("device.kind: 'tpu' is not known"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "expert_row_s = 2"),
+                HasSubstr("device.expert_row_s: 2 is out of range"));
     EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "window_share = 2"),
                 HasSubstr("device.window_share: 2 is out of"));
     EXPECT_THAT(cluster_refusal("latency_s = 4e-6", "latency_s = -1"),
@@ -51,6 +53,70 @@ TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
                 HasSubstr("product.#2.side: not larger than the one before"));
     EXPECT_THAT(cluster_refusal("[[product]]", "[product]"), HasSubstr("c.toml:"));
     EXPECT_THAT(cluster_refusal("[cluster]", "[cluster"), HasSubstr("c.toml:"));
+}
+
+const std::string kCorrection =
+    "[[correction]]\nsection = \"language\"\nprecision = \"bf16\"\nwidth = 512\npart = \"layer\"\n"
+    "rows = 4096\nlength = 512\ntp = 2\nforward_s = 1e-3\nbackward_s = 2e-3\nforward = 1.5\n"
+    "backward = 0.5\n\n[network]";
+
+TEST(Cluster, HasCorrections) {
+    const std::string text = testing_support::edited("[network]", kCorrection, "clusters/h100.toml");
+    const Cluster cluster = parse_cluster(text, "c.toml");
+    ASSERT_EQ(cluster.corrections.size(), 1u);
+    const Correction& c = cluster.corrections.front();
+    EXPECT_EQ(c.section, "language");
+    EXPECT_EQ(c.width, 512);
+    EXPECT_EQ(c.tp, 2);
+    EXPECT_EQ(c.cp, 1);
+    EXPECT_EQ(c.forward, 1.5);
+    EXPECT_EQ(c.backward, 0.5);
+    EXPECT_TRUE(parse_cluster(testing_support::input("clusters/h100.toml"), "c.toml").corrections.empty());
+}
+
+const std::string kRates =
+    "[[grouped_product]]\nside = 64\nfp32_flops = 1e12\nbf16_flops = 2e12\n"
+    "[[attention]]\nhead_dim = 64\nlength = 512\nfp32_flops = 1e12\nbf16_flops = 2e12\n"
+    "backward_fp32_flops = 3e12\nbackward_bf16_flops = 4e12\n"
+    "[[attention]]\nhead_dim = 64\nlength = 4096\nfp32_flops = 5e12\nbf16_flops = 6e12\n"
+    "backward_fp32_flops = 7e12\nbackward_bf16_flops = 8e12\n\n[network]";
+
+TEST(Cluster, HasRatesOfExpertsAndAttention) {
+    const std::string text = testing_support::edited("[network]", kRates, "clusters/h100.toml");
+    const Device device = parse_cluster(text, "c.toml").device;
+    ASSERT_EQ(device.grouped_rates.size(), 1u);
+    EXPECT_EQ(device.grouped_rates[0].bf16_flops, 2e12);
+    ASSERT_EQ(device.attention_rates.size(), 2u);
+    EXPECT_EQ(device.attention_rates[0].backward_bf16_flops, 4e12);
+    EXPECT_EQ(device.attention_rates[1].length, 4096);
+    const auto refused = [](const std::string& old_text, const std::string& new_text) {
+        std::string changed = kRates;
+        changed.replace(changed.find(old_text), old_text.size(), new_text);
+        return cluster_refusal("[network]", changed);
+    };
+    EXPECT_THAT(refused("length = 4096", "length = 512"),
+                HasSubstr("attention.#2.length: not larger than the one before"));
+    EXPECT_THAT(refused("backward_bf16_flops = 8e12", ""),
+                HasSubstr("attention.#2.backward_bf16_flops: missing"));
+    EXPECT_THAT(refused("side = 64", "rows = 64"), HasSubstr("grouped_product.#1.rows: unknown key"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "expert_imbalance = 0.5"),
+                HasSubstr("device.expert_imbalance: 0.5 is out of range"));
+    EXPECT_THAT(cluster_refusal("kind = \"gpu\"", "launch_s = 2"),
+                HasSubstr("device.launch_s: 2 is out of range"));
+}
+
+TEST(Cluster, RefusesCorrectionsThatAreWrong) {
+    const auto refused = [](const std::string& old_text, const std::string& new_text) {
+        std::string changed = kCorrection;
+        changed.replace(changed.find(old_text), old_text.size(), new_text);
+        return cluster_refusal("[network]", changed);
+    };
+    EXPECT_THAT(refused("part = \"layer\"", "part = \"middle\""),
+                HasSubstr("correction.#1.part: 'middle' is not known"));
+    EXPECT_THAT(refused("rows = 4096\n", ""), HasSubstr("correction.#1.rows: missing"));
+    EXPECT_THAT(refused("forward = 1.5", "forward = 0"), HasSubstr("correction.#1.forward: 0 is out of"));
+    EXPECT_THAT(refused("tp = 2", "dp = 2"), HasSubstr("correction.#1.dp: unknown key"));
+    EXPECT_THAT(refused("[[correction]]", "[correction]"), HasSubstr("correction: wrong type"));
 }
 
 TEST(Cluster, CorpusOfTheFuzzerIsReadOrRefused) {
