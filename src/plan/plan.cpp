@@ -124,9 +124,9 @@ std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck
     return keys;
 }
 
-void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
+void run_plan(const config::CommandLine& line, const config::Deck& deck, const std::string& text,
+              workload::Scenario scenario) {
     const auto start = std::chrono::steady_clock::now();
-    const std::string text = config::read_text(line.deck);
     if (const auto folder = std::filesystem::path(line.out).parent_path();
         !line.out.empty() && !folder.empty() && !std::filesystem::is_directory(folder))
         throw Error(ExitCode::cannot_create,

@@ -56,8 +56,10 @@ std::string to_json(const Report& report);
 /// The keys by which a plan differs from the deck, for config::with_keys().
 std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck);
 
-/// The command: reads the inputs, searches, prints, and writes the deck if one is requested. `scenario` is
-/// the deck's. Throws Error(bad_deck) where no layout fits.
-void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario);
+/// The command: reads the inputs, searches, prints, and writes the deck if one is requested. `text` is that
+/// of the deck without the values of --set, `scenario` the deck's. Throws Error(bad_deck) where no layout
+/// fits.
+void run_plan(const config::CommandLine& line, const config::Deck& deck, const std::string& text,
+              workload::Scenario scenario);
 
 }  // namespace maestro::plan
