@@ -71,6 +71,16 @@ def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
     assert all(a["step_s"] > b["step_s"] for a, b in zip(plan["frontier"], plan["frontier"][1:]))
     best = max(p["tokens_per_rank_hour"] for p in plan["frontier"])
     assert plan["plans"][0]["tokens_per_rank_hour"] == best
+    # Beside each the best one layout of as many ranks, which is that of a search for this number alone.
+    for entry in plan["frontier"]:
+        one = entry["one_size"]
+        assert one["ranks"] <= entry["ranks"] and entry["step_s"] * (1 - 1e-12) <= min(one["step_s"], one["wavefront_step_s"])
+        hour = one["tokens_per_rank_hour"] * one["step_s"] * entry["ranks"]  # its tokens: idle ranks are paid
+        assert hour == pytest.approx(entry["tokens_per_rank_hour"] * entry["step_s"] * entry["ranks"])
+        alone = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", str(entry["ranks"]), *settings(["data.global_batch=60"])))
+        assert alone["one_size"] == one and alone["plans"][0]["step_s"] == entry["step_s"]
+        if entry["ranks"] == plan["plans"][0]["ranks"]:
+            assert plan["one_size"] == one
 
 
 def test_a_run_goes_on_with_other_ranks(workspace, maestro):
