@@ -1,5 +1,6 @@
 // A run from start to end. Everything that holds MPI is destroyed before the environment; errors end up here.
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/command_line.hpp"
+#include "config/deck_text.hpp"
+#include "io/metrics_file.hpp"
 #include "plan/plan.hpp"
 #include "simulation/simulation.hpp"
 #include "train/evaluation/evaluator.hpp"
@@ -67,9 +70,33 @@ std::string unfinished(const config::CommandLine& line) {
     }
 }
 
+/// Returns the deck as it is stored: the text of a file, or of the run of --from with its values of --set.
+std::string read_deck(const config::CommandLine& line) {
+    if (line.from.empty()) return config::read_text(line.deck);
+    const std::filesystem::path metrics = std::filesystem::path(line.from) / "metrics.h5";
+    if (std::error_code unknown; !std::filesystem::exists(metrics, unknown))
+        throw Error(ExitCode::input_missing,
+                    fmt::format("--from {}: there is no {}, which has the deck of a run; give a run.output",
+                                line.from, metrics.string()),
+                    Scope::all_ranks);
+    return io::read_deck(metrics);
+}
+
+/// Makes the command line that of a run's deck: its values of --set come before those given now, and the
+/// output is the run. Returns the text of the deck.
+std::string from_run(config::CommandLine& line, std::string text) {
+    if (line.from.empty()) return text;
+    config::StoredDeck stored = config::parse_stored(std::move(text));
+    line.deck = line.from + "/metrics.h5 (deck)";
+    stored.set.push_back("run.output=" + line.from);  // it may have been moved
+    stored.set.insert(stored.set.end(), line.set.begin(), line.set.end());
+    line.set = std::move(stored.set);
+    return std::move(stored.text);
+}
+
 ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
              train::Interruption& interruption, train::RunReport& report) {
-    const config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
+    config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
     if (line.answered) {
         log::info("{}", line.answer);
         return ExitCode::done;
@@ -96,9 +123,10 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     }
     std::string text;
     comm::agree(world, [&] {
-        if (world.rank() == 0) text = config::read_text(line.deck);
+        if (world.rank() == 0) text = read_deck(line);
     });
     world.broadcast(text);
+    text = from_run(line, std::move(text));
     const auto times = line.costs.empty() ? config::Times::model : config::Times::from_file;
     config::Deck deck = config::parse_deck(  // 3. the deck
         text, line.deck, line.set, line.command, times,
@@ -132,7 +160,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         comm::agree(world, [&] {
             if (world.rank() != 0) return;
             if (plans)
-                plan::run_plan(line, deck, std::move(scenario));
+                plan::run_plan(line, deck, text, std::move(scenario));
             else
                 simulation::run_simulation(line, deck, std::move(scenario));
         });

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from .experts import plot_experts
+from .frontier import plot_frontier, read_frontier
 from .plots import plot_loss, plot_terms, plot_waiting
 from .run import BAD_DATA, INPUT_MISSING, USAGE, RunError, load_run
 from .shares import section_shares
@@ -35,7 +36,7 @@ def main(arguments=None):
 
 
 def _parser():
-    parser = Parser(prog="maestro-postproc", description="Summarises, plots and compares Maestro runs.")
+    parser = Parser(prog="maestro-postproc", description="Summarises, plots and compares Maestro runs, and draws plans.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name, function, help, runs=None):
@@ -71,6 +72,11 @@ def _parser():
     sub.add_argument("--json", action="store_true", help="print a JSON list instead of text")
     sub = command("experts", _experts, "draw how evenly the experts of each layer were loaded")
     sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: RUN/plots/experts.png)")
+    sub = commands.add_parser("frontier", help="draw the plans of maestro plan --ranks A-B", description="Draws step time and tokens per "
+                              "rank-hour of the fastest plan of each number of ranks, with the best one layout for all sections beside it.")
+    sub.set_defaults(command=_frontier)
+    sub.add_argument("file", type=pathlib.Path, metavar="FILE", help="what maestro plan --ranks A-B printed, or its last line alone")
+    sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: FILE with the ending .png)")
     sub = command("compare", _compare, "compare the losses, speed, waiting times and decks of two runs", 2)
     skip(sub)
     sub.add_argument("--tolerance", type=float, metavar="X", help="exit with code 1 unless the losses agree within the relative tolerance X")
@@ -146,6 +152,13 @@ def _experts(options):
         raise RunError(BAD_DATA, f"{run.path}: no loads of experts recorded; the models that it trains have none, or an older build wrote it")
     out = options.out or run.path / "plots" / "experts.png"
     plot_experts(run, out)
+    print(out)
+
+
+def _frontier(options):
+    plans = read_frontier(options.file)
+    out = options.out or options.file.with_suffix(".png")
+    plot_frontier(plans, out)
     print(out)
 
 

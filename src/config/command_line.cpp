@@ -25,7 +25,7 @@ constexpr const char* kUsage =
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H]
                    [--dry-run [--cluster CLUSTER.toml | --memory BYTES] [--json]]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--show N] [--set KEY=VALUE]...
-  maestro plan     DECK --cluster CLUSTER.toml [--ranks N|A-B] [--fix KEY]... [--top K] [--out DECK]
+  maestro plan     DECK | --from RUN --cluster CLUSTER.toml [--ranks N|A-B] [--fix KEY]... [--top K] [--out DECK]
   maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml [--deck DECK [--set KEY=VALUE]...]
   maestro import   FOLDER [--out DECK]
@@ -136,6 +136,9 @@ po::options_description options_of(Command command, CommandLine& line) {
         add("json", po::bool_switch(&line.json),
             "with --dry-run: print a JSON object as the last line (docs/running_on_clusters.md)");
     } else if (command == Command::plan) {
+        add("from", po::value(&line.from)->value_name("RUN"),
+            "a run directory, instead of DECK: its deck with its values of --set, to resume the run on other "
+            "ranks");
         add("cluster", po::value(&line.cluster),
             "TOML file with the machines that will train (inputs/clusters/), which need not be this one");
         add("ranks", po::value<std::string>()->value_name("N|A-B")->notifier([&](const std::string& text) {
@@ -275,10 +278,14 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         line.checkpoint = decks.front();
         return line;
     }
-    if (decks.size() != 1)
+    if (line.command == Command::plan && decks.empty() == line.from.empty())
+        refuse(decks.empty() ? "plan needs a deck, or --from RUN"
+                             : fmt::format("plan takes either a deck or --from RUN, and there are {} and {}",
+                                           decks.front(), line.from));
+    if (decks.size() != 1 && line.from.empty())
         refuse(decks.empty() ? "no deck; give the path of a .toml file"
                              : fmt::format("one deck, not {}", decks.size()));
-    line.deck = decks.front();
+    if (line.from.empty()) line.deck = decks.front();
     if (line.command == Command::evaluate && line.checkpoint.empty())
         refuse("evaluate needs --checkpoint PATH");
     if (line.command == Command::simulate) check_simulation(line);

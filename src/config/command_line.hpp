@@ -11,7 +11,8 @@ namespace maestro::config {
 
 struct CommandLine {
     Command command = Command::train;
-    std::string deck;
+    std::string deck;              ///< path; empty with `from`
+    std::string from;              ///< plan: the run whose deck is planned; empty: `deck`
     std::vector<std::string> set;  ///< "KEY=VALUE", in order
     std::string resume = "none";   ///< auto, none or a path
     double max_hours = 0;          ///< 0: no limit

@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/text_file.hpp"
+#include "config/deck_text.hpp"
 #include "config/sample_source.hpp"
 #include "config/table_reader.hpp"
 #include "families/family.hpp"
@@ -45,6 +46,7 @@ public:
 
     Deck read(const toml::table& root, const std::vector<std::string>& overrides, const DeckCheck& check);
     TableReader& tables() { return tables_; }
+    const std::vector<KeyValue>& overrides() const { return tables_.overrides(); }
 
 private:
     void fail(const toml::source_region& where, const std::string& key, const std::string& what) {
@@ -239,8 +241,6 @@ void DeckReader::finish(Deck& deck) {
     check_device(deck);
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
-    for (const auto& [key, value] : tables_.overrides())
-        deck.text += fmt::format("# --set {}={}\n", key, value);
 }
 
 void DeckReader::finish_models(Deck& deck) {
@@ -440,7 +440,7 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
     DeckReader reader(path, command, times, folder_keys);
     Deck deck = read_toml(text, reader.tables(),
                           [&](const toml::table& root) { return reader.read(root, overrides, check); });
-    deck.text = std::string(text) + (deck.text.empty() ? "" : "\n" + deck.text);
+    deck.text = stored_text(std::string(text), reader.overrides());
     return deck;
 }
 

@@ -186,4 +186,40 @@ std::string with_keys(std::string text, const std::string& path, const std::vect
     return text;
 }
 
+namespace {
+
+constexpr std::string_view kOverride = "# --set ";
+
+/// Where the last line of the text begins, if it ends with a line break and is an override; otherwise npos.
+std::size_t last_override_of(std::string_view text) {
+    if (!text.ends_with('\n')) return std::string_view::npos;
+    const std::size_t before = text.substr(0, text.size() - 1).rfind('\n');
+    const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
+    return text.substr(begin).starts_with(kOverride) ? begin : std::string_view::npos;
+}
+
+}  // namespace
+
+std::string stored_text(std::string text, const std::vector<KeyValue>& overrides) {
+    // An empty line keeps overrides apart from the author's own comments, should one of these begin so.
+    if (!overrides.empty() && !text.ends_with('\n')) text += '\n';
+    if (!overrides.empty() || last_override_of(text) != std::string::npos) text += '\n';
+    for (const auto& [key, value] : overrides) text += fmt::format("{}{}={}\n", kOverride, key, value);
+    return text;
+}
+
+StoredDeck parse_stored(std::string text) {
+    StoredDeck stored;
+    for (std::size_t at = last_override_of(text); at != std::string::npos; at = last_override_of(text)) {
+        stored.set.push_back(text.substr(at + kOverride.size(), text.size() - 1 - at - kOverride.size()));
+        text.resize(at);
+    }
+    std::reverse(stored.set.begin(), stored.set.end());
+    if (text.ends_with("\n\n") && (!stored.set.empty() || last_override_of(std::string_view(text).substr(
+                                                              0, text.size() - 1)) != std::string::npos))
+        text.pop_back();
+    stored.text = std::move(text);
+    return stored;
+}
+
 }  // namespace maestro::config

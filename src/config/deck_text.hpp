@@ -1,4 +1,5 @@
-// Changes the text of a deck key by key, and leaves everything else as its author wrote it.
+// The text of a deck: changes it key by key, and leaves everything else as its author wrote it; and the form
+// in which outputs store it.
 #pragma once
 
 #include <string>
@@ -19,5 +20,15 @@ std::string toml_text(const std::string& text);
 /// added to its table. Comments, order and blank lines stay. `path` is named in errors. Throws
 /// Error(bad_deck, all_ranks) for a key whose table cannot be changed by lines, such as an inline table.
 std::string with_keys(std::string text, const std::string& path, const std::vector<KeyValue>& keys);
+
+/// A deck and the "KEY=VALUE" of its --set.
+struct StoredDeck {
+    std::string text;
+    std::vector<std::string> set;
+};
+/// Returns both as one text, which outputs of a run store: the deck, and its overrides as comments behind it.
+std::string stored_text(std::string text, const std::vector<KeyValue>& overrides);
+/// Returns the deck and the overrides of a stored text.
+StoredDeck parse_stored(std::string text);
 
 }  // namespace maestro::config

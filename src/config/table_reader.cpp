@@ -179,7 +179,9 @@ void TableReader::override_with(const std::vector<std::string>& overrides) {
                                           near.empty() ? "" : "; did you mean " + near + "?"));
             continue;
         }
-        if (const std::string problem = set_text(at->second, text.substr(equals + 1)); !problem.empty())
+        if (text.find('\n') != std::string::npos)  // outputs store overrides as comments
+            errors_.push_back(fmt::format("--set {}: the value has a line break; allowed: one line", name));
+        else if (const std::string problem = set_text(at->second, text.substr(equals + 1)); !problem.empty())
             errors_.push_back(fmt::format("--set {}: {}", name, problem));
         overrides_.emplace_back(name, text.substr(equals + 1));
     }

@@ -293,6 +293,10 @@ std::vector<std::string> read_sections(const std::filesystem::path& path) {
     return read_locked(path, [](hid_t open) { return lines_of(read_text_attribute(open, "sections")); });
 }
 
+std::string read_deck(const std::filesystem::path& path) {
+    return read_locked(path, [](hid_t open) { return read_text_attribute(open, "deck"); });
+}
+
 std::vector<int> read_windows(const std::filesystem::path& path) {
     return read_locked(path, [](hid_t open) {
         std::vector<int> windows;

@@ -124,6 +124,8 @@ std::vector<MeanLoss> mean_losses_after(const std::filesystem::path& path,
                                         std::span<const std::int64_t> steps, std::int64_t most);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
+/// The deck of the run's last start, see MetricsHeader. Error(bad_data) where the file has none.
+std::string read_deck(const std::filesystem::path& path);
 /// MetricsHeader::windows, with 0 for an entry that is not a number.
 std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN if it is not a number.

@@ -83,6 +83,24 @@ std::string lack_of(const Report& report) {
                        report.ranks);
 }
 
+/// Adds the best one layout of as many ranks to the best plan and to each of the frontier, whose ranks
+/// ascend. `widest` is the search for one layout on up to report.ranks.
+void compare_with_one_layout(Report& report, const Subject& subject, const Ratings& ratings, Found widest) {
+    report.frontier_one_layout.resize(report.frontier.size());
+    for (std::size_t k = report.frontier.size(); k-- > 0 && !widest.plans.empty();) {
+        const int ranks = report.frontier[k].ranks;
+        // The best of more ranks is also that of fewer, down to those that it uses.
+        if (widest.plans.front().ranks > ranks) {
+            widest = search(subject, ratings, {.ranks = ranks, .policy = "fifo", .one_layout = true});
+            report.found.simulated += widest.simulated;
+            if (widest.plans.empty()) break;
+        }
+        const Plan& best = widest.plans.front();
+        report.frontier_one_layout[k] = OneLayout{best, simulated(subject, best, "wavefront").step_s, ranks};
+        if (ranks == report.found.plans.front().ranks) report.one_layout = report.frontier_one_layout[k];
+    }
+}
+
 }  // namespace
 
 std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck) {
@@ -125,9 +143,9 @@ std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck
     return keys;
 }
 
-void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
+void run_plan(const config::CommandLine& line, const config::Deck& deck, const std::string& text,
+              workload::Scenario scenario) {
     const auto start = std::chrono::steady_clock::now();
-    const std::string text = config::read_text(line.deck);
     if (const auto folder = std::filesystem::path(line.out).parent_path();
         !line.out.empty() && !folder.empty() && !std::filesystem::is_directory(folder))
         throw Error(ExitCode::cannot_create,
@@ -203,8 +221,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
     Found one = search(subject, ratings, {.ranks = report.ranks, .policy = "fifo", .one_layout = true});
     if (!one.plans.empty()) {
         const Plan in_order = simulated(subject, one.plans.front(), "wavefront");
-        // The best number of ranks for one layout is another question where a range is asked for.
-        if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s};
+        if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s, report.ranks};
         if (by_wavefront && keeps_colocation(subject, in_order.host_of)) known.push_back(in_order);
     }
     Limits limits{.ranks = report.ranks, .keep = line.top, .policy = deck.schedule.policy};
@@ -241,6 +258,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, workloa
         all.resize(std::min(all.size(), static_cast<std::size_t>(line.top)));
         report.found.plans = std::move(all);
         std::reverse(report.frontier.begin(), report.frontier.end());
+        compare_with_one_layout(report, subject, ratings, one);
     }
     report.search_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     log::info("{}", describe(report));

@@ -18,6 +18,8 @@ namespace maestro::plan {
 struct OneLayout {
     Plan plan;               ///< step_s under `fifo`
     double wavefront_s = 0;  ///< of the same layout in Maestro's order
+    int ranks = 0;           ///< that are paid; the layout may leave some of them idle
+    double tokens_per_rank_hour() const { return 3600 * plan.tokens / plan.step_s / ranks; }
 };
 
 /// A section that has no layout in which each rank has the memory that it needs.
@@ -38,7 +40,9 @@ struct Report {
     Found found = {};
     std::vector<Plan> frontier =
         {};  ///< the fastest plan of each number of ranks, where a range is asked for
-    std::optional<OneLayout> one_layout = {};
+    /// By plan of the frontier: the best one layout on as many ranks, if there is one.
+    std::vector<std::optional<OneLayout>> frontier_one_layout = {};
+    std::optional<OneLayout> one_layout = {};  ///< on as many ranks as the best plan has
     std::vector<Shortage> shortages = {};
     double search_s = 0;
 
@@ -56,8 +60,10 @@ std::string to_json(const Report& report);
 /// The keys by which a plan differs from the deck, for config::with_keys().
 std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck);
 
-/// The command: reads the inputs, searches, prints, and writes the deck if one is requested. `scenario` is
-/// the deck's. Throws Error(bad_deck) where no layout fits.
-void run_plan(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario);
+/// The command: reads the inputs, searches, prints, and writes the deck if one is requested. `text` is that
+/// of the deck without the values of --set, `scenario` the deck's. Throws Error(bad_deck) where no layout
+/// fits.
+void run_plan(const config::CommandLine& line, const config::Deck& deck, const std::string& text,
+              workload::Scenario scenario);
 
 }  // namespace maestro::plan

@@ -38,8 +38,16 @@ nlohmann::ordered_json json_of(const Report& report, const Plan& plan) {
     return json;
 }
 
-/// A row of the table.
-std::string row_of(const Report& report, const Plan& plan, const std::string& number) {
+nlohmann::ordered_json json_of(const Report& report, const std::optional<OneLayout>& one) {
+    if (!one) return nullptr;
+    nlohmann::ordered_json json = json_of(report, one->plan);
+    json["tokens_per_rank_hour"] = one->tokens_per_rank_hour();
+    json["wavefront_step_s"] = one->wavefront_s / static_cast<double>(report.steps);
+    return json;
+}
+
+/// A row of the table. `hour`: its tokens per rank-hour.
+std::string row_of(const Report& report, const Plan& plan, const std::string& number, double hour) {
     std::vector<std::string> sections, busy;
     double memory = 0;
     for (std::size_t s = 0; s < plan.choices.size(); ++s) {
@@ -51,8 +59,7 @@ std::string row_of(const Report& report, const Plan& plan, const std::string& nu
         memory = std::max(memory, plan.memory[s]);
     }
     return fmt::format("{:>3}{:>12.6g}{:>18.4g}{:>7}{:>12.4g}  {:<12}{}", number,
-                       plan.step_s / static_cast<double>(report.steps),
-                       report.tokens_per_rank_hour(plan) / 1e6, plan.ranks, memory / 1e9,
+                       plan.step_s / static_cast<double>(report.steps), hour / 1e6, plan.ranks, memory / 1e9,
                        fmt::format("{}", fmt::join(busy, " ")), fmt::join(sections, "; "));
 }
 
@@ -67,20 +74,23 @@ std::string describe(const Report& report) {
         text += fmt::format("{:>3}{:>12}{:>18}{:>7}{:>12}  {:<12}{}\n", "", "step s", "M tokens/rank-h",
                             "ranks", "memory GB", "busy", "layouts");
     for (std::size_t k = 0; k < report.found.plans.size(); ++k)
-        text += row_of(report, report.found.plans[k], std::to_string(k + 1)) + "\n";
+        text += row_of(report, report.found.plans[k], std::to_string(k + 1),
+                       report.tokens_per_rank_hour(report.found.plans[k])) +
+                "\n";
     if (report.frontier.size() > 1) {
         text += "the fastest plan by the number of ranks:\n";
-        for (const Plan& plan : report.frontier) text += row_of(report, plan, "") + "\n";
+        for (const Plan& plan : report.frontier)
+            text += row_of(report, plan, "", report.tokens_per_rank_hour(plan)) + "\n";
     }
     if (report.one_layout && !report.found.plans.empty()) {
         const OneLayout& one = *report.one_layout;
         const Plan& best = report.found.plans.front();
-        const double hour = report.tokens_per_rank_hour(one.plan);
+        const double hour = one.tokens_per_rank_hour();
         const double order = one.plan.step_s / one.wavefront_s;
         const double gain = report.tokens_per_rank_hour(best) / hour;
         text += fmt::format(
             "one layout for all sections, in the order of the data, with the best such layout:\n{}\n",
-            row_of(report, one.plan, ""));
+            row_of(report, one.plan, "", hour));
         text += fmt::format(
             "the best plan gives {:.3f} times the tokens per rank-hour: {:.3f} by the order (wavefront in "
             "that "
@@ -103,15 +113,12 @@ std::string to_json(const Report& report) {
     nlohmann::ordered_json json;
     json["plans"] = nlohmann::ordered_json::array();
     for (const Plan& plan : report.found.plans) json["plans"].push_back(json_of(report, plan));
-    if (report.one_layout) {
-        json["one_size"] = json_of(report, report.one_layout->plan);
-        json["one_size"]["wavefront_step_s"] =
-            report.one_layout->wavefront_s / static_cast<double>(report.steps);
-    } else {
-        json["one_size"] = nullptr;
-    }
+    json["one_size"] = json_of(report, report.one_layout);
     json["frontier"] = nlohmann::ordered_json::array();
-    for (const Plan& plan : report.frontier) json["frontier"].push_back(json_of(report, plan));
+    for (std::size_t k = 0; k < report.frontier.size(); ++k) {
+        json["frontier"].push_back(json_of(report, report.frontier[k]));
+        json["frontier"].back()["one_size"] = json_of(report, report.frontier_one_layout[k]);
+    }
     json["steps"] = report.steps;
     json["layouts"] = report.found.layouts;
     json["bounded"] = report.found.bounded;

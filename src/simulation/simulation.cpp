@@ -89,7 +89,7 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
         result.measured_s = inputs.measured_s;
         result.step_s = result.timeline.makespan_s + inputs.rest_s;
     }
-    if (result.policy != "one-size" && !inputs.memory.stages.empty()) {
+    if (!inputs.memory.stages.empty()) {
         result.device_memory = inputs.device_memory;
         result.shortage = inputs.shortage;
         for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s)
@@ -335,6 +335,8 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
         if (scenario.cluster) {
             source.device = workload::rank_device_of(*scenario.cluster, deck.run);
             source.plan = workload::plan_options_of(deck);
+            // The tasks of a sample run one after another, so that nothing else is in flight.
+            source.plan.least_windows = policy == "one-size";
         }
         inputs = inputs_of(scenario, *workload::training_samples(deck, scenario), source);
         if (!line.replay.empty())

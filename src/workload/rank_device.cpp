@@ -72,7 +72,7 @@ MemoryPlan plan_memory(const Scenario& scenario, const SampleTable& table, Probe
     plan.libraries = device.libraries;
     // The memory of a GPU holds no messages.
     if (!device.gpu) mark_messages(plan, scenario.graph, device, options.transport);
-    choose_windows(plan, scenario.graph, device.window_bytes());
+    choose_windows(plan, scenario.graph, options.least_windows ? 0 : device.window_bytes());
     return plan;
 }
 

@@ -45,6 +45,7 @@ struct PlanOptions {
     bool train = true;       ///< false: batches are evaluated
     bool snapshots = false;  ///< see MemoryPlan
     transport::TransportRequest transport = transport::TransportRequest::automatic;
+    bool least_windows = false;  ///< open windows are as small as they can be, whatever memory there is
 };
 /// How a training run of the deck is planned.
 PlanOptions plan_options_of(const config::Deck& deck);

@@ -208,6 +208,7 @@ Scenario in_one_layout(const Scenario& base) {
     std::vector<graph::Section> sections = base.graph.sections;
     for (graph::Section& section : sections) {
         section.layout = {.dp = base.graph.world};
+        section.window = 0;  // of the deck's layout
         section.colocate_with = &section == &sections.front() ? "" : sections.front().name;
     }
     std::vector<graph::Refusal> refusals;

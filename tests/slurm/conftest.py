@@ -14,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
 
 DECK = ROOT / "inputs/vlm_glyphs.toml"
+CPUS = ROOT / "inputs/clusters/this_machine.toml"
 SCRIPTS = ROOT / "scripts/slurm"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 
@@ -90,7 +91,8 @@ class Queue:
 
     def submit(self, script, deck, *arguments, name="run", ranks=4, options=()):
         log = self.folder / f"{name}-{script}.log"
-        output = slurm("sbatch", "--parsable", f"--ntasks={ranks}", f"--output={log}", f"--chdir={self.folder}", *options,
+        tasks = [f"--ntasks={ranks}"] if ranks else []
+        output = slurm("sbatch", "--parsable", *tasks, f"--output={log}", f"--chdir={self.folder}", *options,
                        SCRIPTS / f"{script}.sbatch", deck, *arguments)
         self.numbers.append(output.strip())
         return Job(output.strip(), log, self.folder / "runs" / name)
@@ -100,6 +102,14 @@ class Queue:
         values = [f"run.output={self.folder}/runs/{name}", "checkpoint.every=1000", *values]
         settings = [word for value in values for word in ("--set", value)]
         return self.submit(script, deck, "--max-hours", "0.03", *settings, name=name, options=options)
+
+    def train_planned(self, *values, ranks=4, cluster=CPUS, options=()):
+        """Trains runs/run on a plan for the job's ranks. Fixed keys make the search short."""
+        values = ["data.global_batch=24", "checkpoint.every=1000", *values]
+        settings = [word for value in values for word in ("--set", value)]
+        fixed = [word for section in ("vision", "language") for key in ("micro_batch", "layout.tp", "layout.cp", "layout.pp", "recompute")
+                 for word in ("--fix", f"section.{section}.{key}")]
+        return self.submit("train_planned", DECK, cluster, "runs/run", *settings, *fixed, ranks=ranks, options=options)
 
     def clear(self):
         slurm("scancel", "--quiet", *self.numbers)

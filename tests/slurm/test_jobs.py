@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import DECK, SCRIPTS, slurm
+from conftest import CPUS, DECK, SCRIPTS, slurm
 
 TRAIN = ["train", "train_srun"]
 FOREVER = "train.steps=100000"
@@ -24,6 +24,28 @@ def test_train_and_evaluate(queue):
     evaluation = queue.submit("evaluate", DECK, "--checkpoint", jobs[0].run, ranks=2)
     assert evaluation.wait_for_end() == ("COMPLETED", 0), evaluation.log()
     assert json.loads(evaluation.log().splitlines()[-1])["loss"] > 0
+
+
+def test_a_planned_run_goes_on_with_the_ranks_that_there_are(queue):
+    whole = queue.submit("train_srun", DECK, *(word for value in ("train.steps=8", "data.global_batch=24", "run.output=runs/whole")
+                                               for word in ("--set", value)), name="whole")
+    assert whole.wait_for_end() == ("COMPLETED", 0), whole.log()
+    job = queue.train_planned("train.steps=4", ranks=4)
+    assert job.wait_for_end() == ("COMPLETED", 0), job.log()
+    assert job.checkpoints() == [4] and job.log().count("wrote runs/run/plan.toml") == 1
+    for _ in range(2):  # the second time nothing has changed, and nothing is left to do
+        job = queue.train_planned("train.steps=8", ranks=2)
+        assert job.wait_for_end() == ("COMPLETED", 0), job.log()
+        assert job.log().count("wrote runs/run/plan.toml") == 2 and job.checkpoints() == [4, 8]
+    assert "resumed from runs/run/checkpoints/step-000004" in job.log()
+    assert re.search(r"(?m)^steps = 8\b", (job.run / "plan.toml").read_text())
+    assert np.allclose(job.losses(), whole.losses(), rtol=1e-5, atol=0)
+
+    small = queue.folder / "small.toml"
+    small.write_text(CPUS.read_text().replace("memory = 1.24e+10", "memory = 1e6"))
+    job = queue.train_planned("train.steps=8", ranks=2, cluster=small)
+    assert job.wait_for_end() == ("FAILED", 78), job.log()
+    assert "fits into memory: a rank needs at least" in job.log() and "no plan for 2 ranks, exit code 78" in job.log()
 
 
 @pytest.mark.nightly

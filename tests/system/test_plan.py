@@ -3,10 +3,12 @@
 import json
 import subprocess
 
+import h5py
 import pytest
-from conftest import BINARY, ROOT, VLM, settings
+from conftest import BINARY, FOUR_RANKS, ROOT, VLM, mpirun, relative, settings
 
 H100 = str(ROOT / "inputs/clusters/h100.toml")
+CPUS = str(ROOT / "inputs/clusters/this_machine.toml")
 
 
 @pytest.fixture
@@ -69,6 +71,53 @@ def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
     assert all(a["step_s"] > b["step_s"] for a, b in zip(plan["frontier"], plan["frontier"][1:]))
     best = max(p["tokens_per_rank_hour"] for p in plan["frontier"])
     assert plan["plans"][0]["tokens_per_rank_hour"] == best
+    # Beside each the best one layout of as many ranks, which is that of a search for this number alone.
+    for entry in plan["frontier"]:
+        one = entry["one_size"]
+        assert one["ranks"] <= entry["ranks"] and entry["step_s"] * (1 - 1e-12) <= min(one["step_s"], one["wavefront_step_s"])
+        hour = one["tokens_per_rank_hour"] * one["step_s"] * entry["ranks"]  # its tokens: idle ranks are paid
+        assert hour == pytest.approx(entry["tokens_per_rank_hour"] * entry["step_s"] * entry["ranks"])
+        alone = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", str(entry["ranks"]), *settings(["data.global_batch=60"])))
+        assert alone["one_size"] == one and alone["plans"][0]["step_s"] == entry["step_s"]
+        if entry["ranks"] == plan["plans"][0]["ranks"]:
+            assert plan["one_size"] == one
+
+
+def test_a_run_goes_on_with_other_ranks(workspace, maestro):
+    values = [*FOUR_RANKS, "optimizer.betas=[0.9, 0.96]", "checkpoint.every=4"]
+    workspace.train(4, VLM, "whole", [*values, "train.steps=8"])
+    workspace.train(4, VLM, "four", [*values, "train.steps=4"])
+    workspace.run("four").rename(workspace.run("moved"))
+    fixed = ["--fix", "section.vision.micro_batch", "--fix", "section.language.micro_batch"]
+    plan = last_line(maestro("plan", "--from", "runs/moved", "--cluster", CPUS, "--ranks", "2", *fixed, "--set", "train.steps=8", "--out", "two.toml"))
+    # The run's deck with the values that it was started with: the same batch, and its own directory.
+    lines = [line.split("#")[0].rstrip() for line in (workspace.path / "two.toml").read_text().splitlines()]
+    for line in ("global_batch = 24", "betas = [0.9, 0.96]", "steps = 8", 'output = "runs/moved"', "every = 4"):
+        assert line in lines
+    assert "\n# --set" not in (workspace.path / "two.toml").read_text()
+    ranks = plan["plans"][0]["ranks"]
+    assert ranks <= 2
+    result = mpirun(ranks, "train", "two.toml", "--resume", "auto", cwd=workspace.path)
+    assert result.returncode == 0, result.stderr
+    assert "resumed from runs/moved/checkpoints/step-000004 after step 4" in result.stdout
+    assert list(workspace.steps("moved")["step"]) == list(range(1, 9))
+    assert relative(workspace.losses("moved"), workspace.losses("whole")) <= 1e-5
+    # That deck is now the run's.
+    again = last_line(maestro("plan", "--from", "runs/moved", "--cluster", CPUS, "--ranks", "2", *fixed))
+    assert again["plans"] == plan["plans"]
+
+
+def test_what_is_no_run_is_refused(workspace, maestro):
+    cluster = ["--cluster", H100]
+    assert "--from runs/none: there is no runs/none/metrics.h5" in maestro("plan", "--from", "runs/none", *cluster, code=66).stderr
+    (workspace.path / "runs/bad").mkdir(parents=True)
+    (workspace.path / "runs/bad/metrics.h5").write_text("no HDF5 file")
+    assert "runs/bad/metrics.h5: not a readable HDF5 file" in maestro("plan", "--from", "runs/bad", *cluster, code=65).stderr
+    with h5py.File(workspace.path / "runs/bad/metrics.h5", "w") as file:
+        file.attrs["format"] = "another"
+    assert "runs/bad/metrics.h5: " in maestro("plan", "--from", "runs/bad", *cluster, code=65).stderr
+    assert "either a deck or --from RUN" in maestro("plan", VLM, "--from", "runs/bad", *cluster, code=64).stderr
+    assert "plan needs a deck, or --from RUN" in maestro("plan", *cluster, code=64).stderr
 
 
 @pytest.mark.parametrize("arguments, code, words", [

@@ -222,6 +222,32 @@ def test_a_dry_run_plans_64_gpus_as_the_simulation_does(workspace):
     assert "64 ranks on 8 nodes of 8 ranks, H100 SXM" in text and "1000 steps take" in text
 
 
+def test_one_layout_needs_the_memory_of_all_sections(workspace):
+    """On each rank, as in a deck that says the same: all sections together, one micro-batch of each in flight."""
+    text = (ROOT / "inputs/clusters/h100.toml").read_text()
+
+    def run(memory, *options):
+        (workspace.path / "cluster.toml").write_text(text.replace("memory = 80e9", f"memory = {memory}"))
+        result = subprocess.run([BINARY, "simulate", VLM, "--cluster", "cluster.toml", *options], cwd=workspace.path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return result.stdout, json.loads(result.stdout.splitlines()[-1])
+
+    written = settings(["section.vision.layout.dp=4", "section.language.layout.dp=4", "section.language.colocate_with=vision",
+                        "section.vision.window=1", "section.language.window=1"])
+    _, same = run(80e9, "--policy", "fifo", *written)
+    need = same["peak_memory_bytes"]
+    # The deck's windows do not count, its disjoint layout neither.
+    for options in ([], ["--set", "section.vision.window=9"]):
+        text_of_one, one = run(80e9, "--policy", "one-size", *options)
+        assert one["fits"] and one["peak_memory_bytes"] == need and "does not fit" not in text_of_one
+        for name in ("vision", "language"):
+            assert one["sections"][name]["memory_bytes"] == need
+    context = 512 * 2**20
+    assert run(need + context + 1, "--policy", "one-size")[1]["fits"]
+    lacking, one = run(need + context - 1e6, "--policy", "one-size")
+    assert not one["fits"] and "it does not fit: " in lacking and one["step_s"] > 0
+
+
 def test_idle_is_of_ranks_whoever_works_on_them(workspace):
     command = [BINARY, "simulate", VLM, "--cluster", str(ROOT / "inputs/clusters/h100.toml"), "--set", "section.language.layout.dp=1"]
     for options in (["--set", "section.language.colocate_with=vision"], ["--set", "data.global_batch=40", "--policy", "one-size"]):

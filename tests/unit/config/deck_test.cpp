@@ -285,6 +285,7 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
     EXPECT_THAT(deck.text, HasSubstr("# --set train.steps=8"));
     EXPECT_THAT(refusal(text, {"train.steps=3.5"}), HasSubstr("--set train.steps: '3.5' does not fit"));
     EXPECT_THAT(refusal(text, {"run.output="}), HasSubstr("--set run.output: is empty"));
+    EXPECT_THAT(refusal(text, {"run.name=a\nb"}), HasSubstr("--set run.name: the value has a line break"));
     EXPECT_THAT(refusal(text, {"train.steps"}), HasSubstr("not of the form KEY=VALUE"));
     EXPECT_THAT(refusal(text, {"model.glyph-language.tie_embeddings=yes"}), HasSubstr("true or false"));
 }

@@ -127,5 +127,25 @@ TEST(DeckText, LeavesDottedKeysInTheirTable) {
               "[[section]]\nname = \"v\"\nlora.rank = 8\nwindow = 3\n[section.layout]\ndp = 2\n\n[run]\n");
 }
 
+TEST(DeckText, IsFoundAgainInWhatARunStores) {
+    const std::vector<KeyValue> some = {
+        {"train.steps", "8"}, {"optimizer.betas", "[0.9, 0.96]"}, {"run.name", ""}};
+    const std::vector<std::string> expected = {"train.steps=8", "optimizer.betas=[0.9, 0.96]", "run.name="};
+    for (const std::string text : {"[run]\nname = \"a\"\n", "[run]\n\n\n", "# --set train.steps=5\n",
+                                   "[run]\n\n# --set train.steps=5 is quick\n"}) {
+        const StoredDeck with = parse_stored(stored_text(text, some)),
+                         without = parse_stored(stored_text(text, {}));
+        EXPECT_EQ(with.text, text);
+        EXPECT_EQ(with.set, expected);
+        EXPECT_EQ(without.text, text);
+        EXPECT_EQ(without.set, std::vector<std::string>());
+    }
+    // Only the line break at the end of a text may be added.
+    EXPECT_EQ(parse_stored(stored_text("[run]", some)).text, "[run]\n");
+    EXPECT_EQ(parse_stored(stored_text("# --set train.steps=5", some)).set, expected);
+    EXPECT_EQ(stored_text("[run]\n", {}), "[run]\n");
+    EXPECT_EQ(parse_stored("").text, "");
+}
+
 }  // namespace
 }  // namespace maestro::config

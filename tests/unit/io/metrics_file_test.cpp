@@ -105,6 +105,7 @@ TEST_F(Metrics, GrowAndAreCut) {
     EXPECT_EQ(count_rows(path_), two);
     EXPECT_EQ(read_sections(path_), std::vector<std::string>{"a"});
     EXPECT_EQ(read_windows(path_), std::vector<int>{5});
+    EXPECT_EQ(read_deck(path_), "other");
     append_metrics(path_, rows_of(9), quiet_);
     EXPECT_EQ(read_metrics(path_).steps.at(2).step, 9);
     EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
