@@ -19,23 +19,25 @@ class PositionCounter {
 public:
     explicit PositionCounter(std::vector<std::vector<std::int32_t>>& positions) : positions_(positions) {}
 
-    void add_token() { add(next_, next_, next_), ++next_; }
+    void add_tokens(std::size_t count) {
+        for (std::vector<std::int32_t>& axis : positions_) {
+            axis.resize(axis.size() + count);
+            std::iota(axis.end() - static_cast<std::ptrdiff_t>(count), axis.end(), next_);
+        }
+        next_ += static_cast<std::int32_t>(count);
+    }
     void add_item(RowGrid grid) {
-        const bool numbered = positions_.size() == 1;
+        if (positions_.size() == 1) return add_tokens(static_cast<std::size_t>(grid.rows()));
         for (std::int32_t y = 0; y < grid.height; ++y)
-            for (std::int32_t x = 0; x < grid.width; ++x)
-                if (numbered)
-                    add_token();
-                else
-                    add(next_, next_ + y, next_ + x);
-        if (!numbered) next_ += std::max(grid.height, grid.width);
+            for (std::int32_t x = 0; x < grid.width; ++x) {
+                const std::array axes = {next_, next_ + y, next_ + x};
+                for (std::size_t axis = 0; axis < positions_.size(); ++axis)
+                    positions_[axis].push_back(axes[axis]);
+            }
+        next_ += std::max(grid.height, grid.width);
     }
 
 private:
-    void add(std::int32_t time, std::int32_t row, std::int32_t column) {
-        const std::array axes = {time, row, column};
-        for (std::size_t axis = 0; axis < positions_.size(); ++axis) positions_[axis].push_back(axes[axis]);
-    }
     std::vector<std::vector<std::int32_t>>& positions_;
     std::int32_t next_ = 0;
 };
@@ -58,8 +60,13 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
     for (const SampleView& sample : batch.samples) {
         const std::size_t first_row = packed.ids.size();
         PositionCounter positions(packed.positions);
-        std::size_t item = 0;
-        std::int32_t answer = -1;  // to the last item
+        std::size_t item = 0, text = 0;  // where the present run of tokens begins
+        std::int32_t answer = -1;        // to the last item
+        const auto add_text = [&](std::size_t end) {
+            packed.ids.insert(packed.ids.end(), sample.tokens.begin() + static_cast<std::ptrdiff_t>(text),
+                              sample.tokens.begin() + static_cast<std::ptrdiff_t>(end));
+            positions.add_tokens(end - text);
+        };
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
             const std::int32_t token = sample.tokens[j];
             if (const auto kind = role_.markers.kind_of(token)) {
@@ -69,13 +76,12 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                 answer = -1;
                 // Without an encoder the marker is a token like any other, and the text can be trained alone.
                 if (const auto encoder = reader_of(*kind, expansions_)) {
+                    add_text(j);
+                    text = j + 1;
                     const RowGrid grid = expansions_[*encoder].grid(shown);
                     packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(grid.rows()),
                                       encoder_id(*encoder));
                     positions.add_item(grid);
-                } else {
-                    packed.ids.push_back(token);
-                    positions.add_token();
                 }
                 continue;
             }
@@ -84,14 +90,14 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
             if (j > 0 && sample.weights[j] != 0.0f) {
                 const bool flagged = item > 0 && (sample.flags[j] & 1) != 0;
                 if (flagged && answer < 0) answer = packed.answer_count++;
-                packed.targets.push_back({.packed_row = static_cast<std::int32_t>(packed.ids.size()) - 1,
-                                          .token = sample.tokens[j],
-                                          .weight = sample.weights[j],
-                                          .answer = flagged ? answer : -1});
+                packed.targets.push_back(
+                    {.packed_row = static_cast<std::int32_t>(packed.ids.size() + j - text) - 1,
+                     .token = token,
+                     .weight = sample.weights[j],
+                     .answer = flagged ? answer : -1});
             }
-            packed.ids.push_back(sample.tokens[j]);
-            positions.add_token();
         }
+        add_text(sample.tokens.size());
         packed.lengths.push_back(static_cast<std::int64_t>(packed.ids.size() - first_row));
     }
     return packed;
@@ -119,6 +125,7 @@ Language::State Language::partition(const PackedBatch& packed) const {
     state.local_rows = tp_rows[static_cast<std::size_t>(mesh_.tp_rank())];
     state.embedding_rows.resize(role_.inputs.size());
     state.input_rows.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
+    if (role_.inputs.empty()) return state;
     std::int32_t local_row = 0;
     for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
         for (std::int64_t row = range.first; row < range.first + range.count; ++row, ++local_row) {
@@ -208,6 +215,7 @@ HostBytes Language::host_bytes(const Batch& batch) const {
 }
 
 std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {
+    if (role_.inputs.empty()) return {};
     return partition(pack(batch)).input_rows;
 }
 

@@ -139,32 +139,32 @@ std::int64_t worst_case_extra_rows(const InputSpec& input, const Role& role,
     return std::max<std::int64_t>(rows - delivered, 0);
 }
 
-/// Notes when a pass needs the weights of each trainable group, and when its gradients are final.
-struct PassTimes final : parallel::PassObserver {
-    PassTimes(parallel::ParameterStore& store_, std::function<double()> now_s_)
-        : store(store_), now_s(std::move(now_s_)) {
-        for (const parallel::ParameterGroup& group : store.groups())
-            if (group.trainable()) passes.emplace_back();
+/// Notes what a pass has used when it comes to each layer.
+struct PassMarks final : parallel::PassObserver {
+    PassMarks(parallel::ParameterStore& store_, std::function<Footprint::Mark()> used_)
+        : store(store_), used(std::move(used_)) {
         store.set_observer(this);
     }
-    ~PassTimes() override { store.set_observer(nullptr); }
-    void weights_needed(const parallel::ParameterGroup& group) override {
-        of(group).needed_s = now_s() - begin_s;
-    }
-    void gradients_final(const parallel::ParameterGroup& group) override {
-        of(group).final_s = now_s() - begin_s;
-    }
-    Footprint::GroupPass& of(const parallel::ParameterGroup& group) {
-        const auto index = std::find_if(store.groups().begin(), store.groups().end(),
-                                        [&](const parallel::ParameterGroup& g) { return &g == &group; });
-        return passes[static_cast<std::size_t>(std::distance(store.groups().begin(), index))];
-    }
+    ~PassMarks() override { store.set_observer(nullptr); }
+    void weights_needed(const parallel::ParameterGroup&) override {}
+    void gradients_final(const parallel::ParameterGroup&) override {}
+    void layer_passed(int layer) override { (*of_pass)[static_cast<std::size_t>(layer)] = used(); }
 
     parallel::ParameterStore& store;
-    std::function<double()> now_s;
-    double begin_s = 0;  ///< of the present pass
-    std::vector<Footprint::GroupPass> passes = {};
+    std::function<Footprint::Mark()> used;
+    std::vector<Footprint::Mark>* of_pass = nullptr;  ///< of the present pass
 };
+
+void add_parameters(const parallel::ParameterStore& store, Footprint& footprint) {
+    footprint.parameters = store.bytes();
+    footprint.gradients = store.gradient_bytes();
+    footprint.optimizer = store.optimizer_states();
+    footprint.frozen_shard = store.frozen_shard_bytes();
+    footprint.sync_scratch = store.sync_scratch();
+    footprint.group_layers.clear();
+    for (int layer = 0; layer <= store.layers(); ++layer)
+        footprint.group_layers.insert(footprint.group_layers.end(), store.groups_from(layer).size(), layer);
+}
 
 }  // namespace
 
@@ -181,31 +181,48 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     for (std::size_t e = 0; e < inputs.size(); ++e)
         for (const std::int64_t rows : input_rows[e])
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
-    const auto communication_s = [&] {
+    const auto sent = [&]() -> std::array<collective::Traffic, 3> {
         const parallel::Mesh& groups = module->mesh();
-        return groups.tp().traffic().seconds + groups.cp().traffic().seconds + groups.ep().traffic().seconds;
+        return {groups.tp().traffic(), groups.cp().traffic(), groups.ep().traffic()};
+    };
+    const auto communication_s = [&] {
+        const auto traffic = sent();
+        return traffic[0].seconds + traffic[1].seconds + traffic[2].seconds;
     };
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
+    double before_s = 0;  // what was sent before the present pass
+    Footprint footprint;
+    const auto layers = static_cast<std::size_t>(module->parameters().layers()) + 1;
+    footprint.forward_marks.resize(layers);
+    footprint.backward_marks.resize(layers);
     double factor = options.factors[0];
-    const auto task_s = [&] { return factor * meta->counts().seconds + communication_s(); };
-    PassTimes times(module->parameters(), task_s);
+    const auto used = [&] {
+        const backend::Counts& counts = meta->counts();
+        return Footprint::Mark{.passed = true,
+                               .until_wait_s = factor * counts.until_wait_s,
+                               .device_s = factor * counts.device_s,
+                               .host_s = factor * counts.host_s,
+                               .sent_s = communication_s() - before_s,
+                               .flops = counts.flops,
+                               .saved = saved.mark(),
+                               .sent = sent()};
+    };
+    PassMarks marks(module->parameters(), used);
+    marks.of_pass = &footprint.forward_marks;
     // Allocating and zeroing the parameters was counted as well, but is not part of a task.
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
     // A task begins with empty scratch memory: forward and backward do not add up, and the peak covers the
     // larger.
     scratch.reset();
-    Footprint footprint{.saved = saved.peak(),
-                        .parameters = module->parameters().bytes(),
-                        .gradients = module->parameters().gradient_bytes(),
-                        .optimizer = module->parameters().optimizer_states(),
-                        .frozen_shard = module->parameters().frozen_shard_bytes(),
-                        .sync_scratch = module->parameters().sync_scratch(),
-                        .host = module->host_bytes(batch),
-                        .forward_flops = meta->counts().flops,
-                        .forward_s = task_s()};
+    footprint.saved = saved.peak();
+    add_parameters(module->parameters(), footprint);
+    footprint.host = module->host_bytes(batch);
+    footprint.forward_flops = meta->counts().flops;
+    footprint.forward_end = used();
+    footprint.forward_s = footprint.forward_end.seconds();
     if (options.train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
@@ -215,28 +232,33 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
             const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
             // The gradients of the inputs lie in the task's scratch memory: room for the worst case is
-            // taken beside them, so that the peak includes it.
+            // used beside them, so that the peak includes it.
             if (options.worst_case && role.inputs[e].tensor == EdgeTensor::embeddings)
                 scratch.allocate(
                     role.compute,
                     {worst_case_extra_rows(role.inputs[e], role, shapes, rows, result.tokens), width});
         }
         meta->reset_counts();
+        before_s = communication_s();
         factor = options.factors[1];
-        const double before_s = times.begin_s = communication_s();
+        marks.of_pass = &footprint.backward_marks;
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
-        footprint.backward_s = task_s() - before_s;
-        // The first group, which begins with layer 0, is final at the end.
-        for (Footprint::GroupPass& pass : times.passes)
-            if (pass.final_s == 0) pass.final_s = footprint.backward_s;
+        footprint.backward_end = used();
+        footprint.backward_s = footprint.backward_end.seconds();
     }
-    footprint.groups = std::move(times.passes);
     footprint.tp = module->mesh().tp().traffic();
     footprint.cp = module->mesh().cp().traffic();
     footprint.ep = module->mesh().ep().traffic();
     footprint.scratch = scratch.peak();
     return footprint;
+}
+
+void measure_parameters(const ModelSpec& spec, const Role& role, backend::Traits traits, parallel::Mesh mesh,
+                        Footprint& footprint) {
+    const auto meta = backend::make_meta({}, traits);
+    add_parameters(make_module(*meta, spec, role, std::move(mesh), InitialWeights::zeros)->parameters(),
+                   footprint);
 }
 
 }  // namespace maestro::model

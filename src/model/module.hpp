@@ -6,6 +6,7 @@
 // Shape letters: T rows of a micro-batch on one cp rank, C model width, V vocabulary size.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -266,11 +267,34 @@ struct Footprint {
     double forward_s = 0;  ///< seconds, by the rates of the device and the links of the mesh
     double backward_s = 0;
     collective::Traffic tp = {}, cp = {}, ep = {};  ///< sent along these axes, forward and backward together
-    /// When the passes come to a trainable group of parameters, in seconds from their beginning.
-    struct GroupPass {
-        double needed_s = 0, final_s = 0;
+    /// What a pass has used when it comes to a layer of the parameter store.
+    struct Mark {
+        bool passed = false;  ///< the pass has come to the layer
+        /// See backend::Counts; what is sent along tp, cp and ep comes on top.
+        double until_wait_s = 0, device_s = 0, host_s = 0, sent_s = 0;
+        double flops = 0;
+        std::size_t saved = 0;                         ///< bytes of activations
+        std::array<collective::Traffic, 3> sent = {};  ///< along tp, cp and ep, by both passes together
+        double seconds() const { return until_wait_s + std::max(device_s, host_s) + sent_s; }
     };
-    std::vector<GroupPass> groups = {};
+    /// By layer of the store, see ParameterStore::begin_layer(): when a forward is about to use its weights,
+    /// and when a backward has finished its gradients. Layer 0, which is left to the caller of a pass, has
+    /// none.
+    std::vector<Mark> forward_marks = {}, backward_marks = {};
+    Mark forward_end = {}, backward_end = {};
+    /// By trainable group of parameters: the first layer of which it has some.
+    std::vector<int> group_layers = {};
+
+    /// Seconds from the beginning of a forward until it needs the weights of a trainable group.
+    double needed_s(std::size_t group) const {
+        const int layer = group_layers[group];
+        return layer == 0 ? 0 : forward_marks[static_cast<std::size_t>(layer)].seconds();
+    }
+    /// Seconds from the beginning of a backward until the gradients of a trainable group are final.
+    double final_s(std::size_t group) const {
+        const Mark& mark = backward_marks[static_cast<std::size_t>(group_layers[group])];
+        return mark.passed ? mark.seconds() : backward_s;
+    }
 };
 
 struct MeasureOptions {
@@ -287,5 +311,9 @@ struct MeasureOptions {
 /// backend, so whatever the code allocates or computes is what is counted.
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
                   const MeasureOptions& options = {}, parallel::Mesh mesh = parallel::single_rank_mesh());
+/// Sets the members of a footprint that follow from the parameters alone, on a rank of this mesh: bytes of
+/// weights, gradients and shards, and the layers of groups.
+void measure_parameters(const ModelSpec& spec, const Role& role, backend::Traits traits, parallel::Mesh mesh,
+                        Footprint& footprint);
 
 }  // namespace maestro::model

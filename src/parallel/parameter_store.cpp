@@ -139,7 +139,7 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
 
 void ParameterStore::pass(int layer, void (PassObserver::*tell)(const ParameterGroup&)) const {
     if (!observer_) return;
-    observer_->layer_passed();
+    observer_->layer_passed(layer);
     for (const ParameterGroup* group : first_of_[static_cast<std::size_t>(layer)]) (observer_->*tell)(*group);
 }
 

@@ -31,8 +31,9 @@ public:
     virtual void weights_needed(const ParameterGroup& group) = 0;
     /// A backward pass has finished the gradients of a trainable group.
     virtual void gradients_final(const ParameterGroup& group) = 0;
-    /// A layer is about to be passed by a forward, or has been passed by a backward.
-    virtual void layer_passed() {}
+    /// A layer is about to be passed by a forward, or has been passed by a backward; see
+    /// ParameterStore::begin_layer().
+    virtual void layer_passed(int /*layer*/) {}
     /// Whether it matters at which time weights_needed(), or gradients_final(), is called: an emulated module
     /// need not sleep layer by layer where it does not.
     virtual bool awaits_weights() const { return true; }
@@ -61,6 +62,8 @@ public:
     /// Layers are declared in the order in which forward uses them.
     /// Returns its number, counted from 1: what is declared before is layer 0.
     int begin_layer() { return ++declared_layers_; }
+    /// Returns the number of the last layer.
+    int layers() const { return declared_layers_; }
     /// Allocates all parameters; their weights are zero. `residual_scale` is the factor of Init::residual.
     /// Parameters of consecutive layers are grouped from the last layer on, in which backward ends first,
     /// until a rank has `group_elements` of a group (DistributedDataParallel's buckets: Li et al., VLDB

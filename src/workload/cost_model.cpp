@@ -115,7 +115,7 @@ private:
             for (std::size_t rank = ranks; rank < static_cast<std::size_t>(probe.shape.ranks()); ++rank)
                 rows.push_back(rows[rank % ranks] / 2);
         }
-        const model::Footprint& f = probes_.footprint(probe);
+        const model::Footprint f = probes_.footprint(probe);
         if (timed_) return {f.forward_s / count, f.backward_s / count};
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
     }

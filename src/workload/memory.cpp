@@ -92,7 +92,7 @@ model::Footprint measure_lane(const Scenario& scenario, int stage, std::span<con
                     .rank = c * degrees.tp,
                     .options = {.train = train, .traits = traits, .worst_case = degrees.cp > 1}};
         for (const model::SampleShape& shape : batch) probe.add(shape);
-        const model::Footprint& footprint = probes.footprint(probe);
+        const model::Footprint footprint = probes.footprint(probe);
         const std::size_t saved = std::max(largest.saved, footprint.saved),
                           scratch = std::max(largest.scratch, footprint.scratch);
         const model::HostBytes host{std::max(largest.host.saved, footprint.host.saved),

@@ -1,5 +1,7 @@
 // Runs of the models' own code on the meta backend, each made once. A planner keeps one `Probes` over many
 // scenarios: one that differs from the last in the layout of a section runs the code of that section alone.
+// Of a stage with many layers only a few are run, as many as it has kinds of them: what a layer takes and
+// keeps is added for each of the others.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +38,25 @@ struct Probe {
 /// Not thread-safe. Results stay valid as long as the Probes do.
 class Probes {
 public:
-    /// What the micro-batch takes on this rank: model::measure().
-    const model::Footprint& footprint(const Probe& probe);
+    /// What the micro-batch takes on this rank: as model::measure() tells, up to the rounding of seconds.
+    model::Footprint footprint(const Probe& probe);
     /// What the end of a step takes on this rank. A probe without samples.
     const StepEnd& step_end(const Probe& probe);
     /// How often model code has run so far, that is, how many different probes there were.
-    std::int64_t runs() const { return static_cast<std::int64_t>(footprints_.size() + step_ends_.size()); }
+    std::int64_t runs() const {
+        return static_cast<std::int64_t>(tasks_.size() + parameters_.size() + step_ends_.size());
+    }
 
 private:
     struct Hash {
         std::size_t operator()(const Probe& probe) const;
     };
-    std::unordered_map<Probe, model::Footprint, Hash> footprints_;
+    using Footprints = std::unordered_map<Probe, model::Footprint, Hash>;
+    const model::Footprint& tasks_of(Probe probe);
+    const model::Footprint& parameters_of(Probe probe);
+
+    Footprints tasks_;       ///< of stages with few layers, whatever replicas there are
+    Footprints parameters_;  ///< without samples
     std::unordered_map<Probe, StepEnd, Hash> step_ends_;
 };
 

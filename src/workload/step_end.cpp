@@ -134,11 +134,12 @@ void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const Sa
         probe.add(table.units(section).encodes()
                       ? table.shape(*medium)
                       : model::SampleShape{.tokens = table.length(*medium, section), .items = {}});
-        const model::Footprint& footprint = probes.footprint(probe);
+        const model::Footprint footprint = probes.footprint(probe);
         for (std::size_t g = 0; g < ends[stage].size(); ++g) {
-            const model::Footprint::GroupPass& pass = footprint.groups[g];
-            ends[stage][g].final_at = footprint.backward_s > 0 ? pass.final_s / footprint.backward_s : 1;
-            ends[stage][g].needed_at = footprint.forward_s > 0 ? pass.needed_s / footprint.forward_s : 0;
+            ends[stage][g].final_at =
+                footprint.backward_s > 0 ? footprint.final_s(g) / footprint.backward_s : 1;
+            ends[stage][g].needed_at =
+                footprint.forward_s > 0 ? footprint.needed_s(g) / footprint.forward_s : 0;
         }
     }
 }

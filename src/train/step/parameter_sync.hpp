@@ -121,7 +121,7 @@ private:
 
     void weights_needed(const parallel::ParameterGroup& group) override;
     void gradients_final(const parallel::ParameterGroup& group) override;
-    void layer_passed() override { waiter_.poll(); }
+    void layer_passed(int /*layer*/) override { waiter_.poll(); }
     bool awaits_weights() const override;
     bool awaits_gradients() const override { return last_backward_; }
 

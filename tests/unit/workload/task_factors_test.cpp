@@ -121,7 +121,7 @@ TEST(TaskFactors, ScaleWhatTheDeviceComputes) {
         probe.add({.tokens = 50, .items = {}, .weight = 1});
         Probes probes;
         const model::Footprint footprint = probes.footprint(probe);
-        EXPECT_LE(footprint.groups.back().needed_s, footprint.forward_s);
+        EXPECT_LE(footprint.needed_s(footprint.group_layers.size() - 1), footprint.forward_s);
         return std::pair(footprint.forward_s, footprint.backward_s);
     };
     const auto [forward_s, backward_s] = seconds({1, 1}, 0);
