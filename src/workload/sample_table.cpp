@@ -136,10 +136,24 @@ std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int
 }
 
 std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, int section) const {
-    std::vector<model::SampleShape> longest;
-    for (const std::int64_t id : largest(*this, samples, [&](std::int64_t i) { return length(i, section); }))
-        longest.push_back(shape(id));
-    return longest;
+    const auto [found, is_new] = micro_batches_.try_emplace({samples, section});
+    if (is_new)
+        for (const std::int64_t id :
+             largest(*this, samples, [&](std::int64_t i) { return length(i, section); }))
+            found->second.push_back(shape(id));
+    return found->second;
+}
+
+std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
+    const auto [found, is_new] = micro_batches_.try_emplace({samples, -1});
+    if (is_new) found->second = find_worst_micro_batch(samples);
+    return found->second;
+}
+
+std::int64_t SampleTable::once(const Key& key, const std::function<std::int64_t()>& compute) const {
+    const auto [found, is_new] = once_.try_emplace(key, 0);
+    if (is_new) found->second = compute();
+    return found->second;
 }
 
 std::int64_t SampleTable::sum_of_largest(int samples,
@@ -156,7 +170,7 @@ std::int64_t SampleTable::rows_in_all(std::span<const Item> of) const {
     return rows;
 }
 
-std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
+std::vector<model::SampleShape> SampleTable::find_worst_micro_batch(int samples) const {
     const auto by_text = largest(*this, samples, [&](std::int64_t i) { return index_->tokens(i); });
     const auto by_items = largest(*this, samples, [&](std::int64_t i) { return rows_in_all(items(i)); });
     std::vector<model::SampleShape> worst;

@@ -2,11 +2,14 @@
 // the index of the samples by the units of the sections; it reads no sample data.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/pulse.hpp"
@@ -82,11 +85,17 @@ public:
     std::vector<model::SampleShape> longest_micro_batch(int samples, int section) const;
     /// Returns the sum of the `samples` largest values.
     std::int64_t sum_of_largest(int samples, const std::function<std::int64_t(std::int64_t)>& value) const;
+    /// Returns compute(), or what it returned for these numbers before: for bounds over the whole file, of
+    /// which a planner asks many times. Not thread-safe, like the functions for micro-batches above and
+    /// below.
+    using Key = std::array<int, 8>;
+    std::int64_t once(const Key& key, const std::function<std::int64_t()>& compute) const;
     /// Returns a micro-batch that bounds every micro-batch of `samples` samples: the i-th longest text with
     /// the i-th largest items of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:
+    std::vector<model::SampleShape> find_worst_micro_batch(int samples) const;
     /// The output rows of the items in all encoders together.
     std::int64_t rows_in_all(std::span<const Item> of) const;
 
@@ -97,7 +106,10 @@ private:
     Pulse* pulse_ = &silent_;
     std::vector<Section> sections_;
     mutable std::vector<std::optional<Lengths>> lengths_;  ///< by section
-    std::optional<std::vector<std::int64_t>> kept_;        ///< ids, ascending
+    mutable std::map<Key, std::int64_t> once_;
+    /// By samples and section, -1 for the worst of all.
+    mutable std::map<std::pair<int, int>, std::vector<model::SampleShape>> micro_batches_;
+    std::optional<std::vector<std::int64_t>> kept_;  ///< ids, ascending
 };
 
 }  // namespace maestro::workload

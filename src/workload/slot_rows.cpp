@@ -39,10 +39,12 @@ std::int64_t items_slice(const SampleTable& table, const LaneSpec& lane) {
 }  // namespace
 
 std::int64_t max_slice_rows(const SampleTable& table, const LaneSpec& lane) {
-    const model::Units& units = table.units(lane.section);
-    if (units.encodes()) return items_slice(table, lane) * units.unit();
-    return table.sum_of_largest(lane.micro_batch, [&](std::int64_t i) {
-        return causal_slice(table.length(i, lane.section), lane.degrees.cp);
+    return table.once({lane.section, lane.micro_batch, lane.degrees.cp}, [&] {
+        const model::Units& units = table.units(lane.section);
+        if (units.encodes()) return items_slice(table, lane) * units.unit();
+        return table.sum_of_largest(lane.micro_batch, [&](std::int64_t i) {
+            return causal_slice(table.length(i, lane.section), lane.degrees.cp);
+        });
     });
 }
 
@@ -52,16 +54,21 @@ std::int64_t max_rows_sent(const SampleTable& table, const LaneSpec& producer) {
 }
 
 std::int64_t max_rows_received(const SampleTable& table, const LaneSpec& producer, const LaneSpec& consumer) {
-    const auto slice_of = [&](std::int64_t i) {
-        return causal_slice(table.length(i, consumer.section), consumer.degrees.cp);
-    };
-    // The tp ranks split the slice of a whole micro-batch, so a sample with others beside it may lie on one
-    // tp rank alone.
-    const std::int64_t beside = table.sum_of_largest(consumer.micro_batch - 1, slice_of);
-    return table.sum_of_largest(producer.micro_batch, [&](std::int64_t i) {
-        const std::int64_t rows = table.output_rows(i, producer.section);
-        if (consumer.degrees.ranks() == 1) return rows;
-        return std::min({rows, slice_of(i), longest_part(slice_of(i) + beside, consumer.degrees.tp)});
+    const SampleTable::Key key = {producer.section,     producer.micro_batch, 0,
+                                  consumer.section + 1, consumer.micro_batch, consumer.degrees.cp,
+                                  consumer.degrees.tp};
+    return table.once(key, [&] {
+        const auto slice_of = [&](std::int64_t i) {
+            return causal_slice(table.length(i, consumer.section), consumer.degrees.cp);
+        };
+        // The tp ranks split the slice of a whole micro-batch, so a sample with others beside it may lie on
+        // one tp rank alone.
+        const std::int64_t beside = table.sum_of_largest(consumer.micro_batch - 1, slice_of);
+        return table.sum_of_largest(producer.micro_batch, [&](std::int64_t i) {
+            const std::int64_t rows = table.output_rows(i, producer.section);
+            if (consumer.degrees.ranks() == 1) return rows;
+            return std::min({rows, slice_of(i), longest_part(slice_of(i) + beside, consumer.degrees.tp)});
+        });
     });
 }
 
