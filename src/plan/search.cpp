@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "graph/grid.hpp"
+#include "plan/bound.hpp"
 #include "schedule/policies/policies.hpp"
 #include "schedule/problem/bounds.hpp"
 #include "workload/step_tail.hpp"
@@ -21,6 +22,8 @@ namespace {
 
 /// Times that are the same but for rounding.
 constexpr double kRounding = 1e-9;
+/// A wavefront is seldom shorter than the same step in a quick order by this factor.
+constexpr double kSlow = 1.5;
 
 /// Choices of the sections of a set, which share ranks.
 struct Row {
@@ -40,6 +43,7 @@ struct Partition {
 /// Choices of all sections, and the bound by which they are taken.
 struct Candidate {
     double bound_s = 0, others_s = 0;
+    double quick_s = 0;  ///< of its steps, planned by a policy that takes little time
     int ranks = 0;
     std::int64_t number = 0;          ///< in the order of their making: the last criterion
     std::vector<const Rated*> rated;  ///< by section
@@ -53,6 +57,12 @@ struct Later {
     bool operator()(const Candidate& a, const Candidate& b) const { return a.later_than(b); }
 };
 using Queue = std::priority_queue<Candidate, std::vector<Candidate>, Later>;
+struct Slower {
+    bool operator()(const Candidate& a, const Candidate& b) const {
+        return std::tie(a.quick_s, a.bound_s, a.ranks, a.number) >
+               std::tie(b.quick_s, b.bound_s, b.ranks, b.number);
+    }
+};
 
 /// The partitions of the sections into sets. Of more than four sections: each by itself, one pair that an
 /// edge joins, all together, or as in the deck.
@@ -343,42 +353,22 @@ private:
     std::int64_t made_ = 0;
 };
 
-/// Returns a time that no step is shorter than in which the tasks of the estimate run, sums and updates
-/// included.
-double bound_of(const workload::StepEstimate& step, const graph::SectionGraph& graph) {
-    double tasks_s = schedule::lower_bound(step.problem);
-    std::vector<double> update_s(static_cast<std::size_t>(graph.lanes), 0.0);
-    for (std::size_t s = 0; s < step.ends.size(); ++s) {
-        if (step.ends[s].empty()) continue;
-        const schedule::StageShape& shape = step.problem.stages[s];
-        double sums_s = 0, updates_s = 0, work_s = 0;
-        for (const workload::GroupTimes& group : step.ends[s]) {
-            sums_s += group.sum_s;
-            updates_s += group.update_s;
-        }
-        for (int g = 0; g < shape.groups; ++g) update_s[static_cast<std::size_t>(shape.lane(g))] += updates_s;
-        // The sums of a stage begin after the start of its last backward at the earliest.
-        std::vector<double> backwards;
-        for (const schedule::SampleCost& sample : step.problem.samples) {
-            work_s += sample.stages[s].forward_s + sample.stages[s].backward_s;
-            backwards.push_back(sample.stages[s].backward_s);
-        }
-        const auto longest =
-            std::min<std::size_t>(static_cast<std::size_t>(shape.micro_batch), backwards.size());
-        std::partial_sort(backwards.begin(), backwards.begin() + static_cast<std::ptrdiff_t>(longest),
-                          backwards.end(), std::greater<>());
-        const double last_s =
-            std::accumulate(backwards.begin(), backwards.begin() + static_cast<std::ptrdiff_t>(longest), 0.0);
-        tasks_s = std::max(tasks_s, work_s / shape.machines() - last_s + sums_s);
-    }
-    return tasks_s + workload::norm_seconds(graph, step.latency_s) +
-           *std::max_element(update_s.begin(), update_s.end());
-}
-
 std::vector<Choice> choices_of(const Candidate& candidate) {
     std::vector<Choice> choices;
     for (const Rated* rated : candidate.rated) choices.push_back(rated->choice);
     return choices;
+}
+
+/// Returns the timeline of the k-th step, and the seconds of the step.
+std::pair<schedule::Timeline, double> run_step(const Subject& subject, const workload::StepEstimate& step,
+                                               const graph::SectionGraph& graph, std::size_t k,
+                                               const std::string& policy) {
+    const schedule::StepPlan made =
+        schedule::make_plan(policy, step.problem, static_cast<std::int64_t>(k) + 1, subject.moves);
+    schedule::Timeline timeline = schedule::simulate(step.problem, made, subject.dispatch);
+    const double seconds = workload::running_step_seconds(step.problem, made, timeline, graph, step.ends,
+                                                          step.latency_s, subject.dispatch);
+    return {std::move(timeline), seconds};
 }
 
 /// Sets the plan's figures that follow from a simulated step, the k-th of all.
@@ -386,11 +376,8 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
     const workload::StepEstimate step = workload::estimate(plan.scenario, subject.table, subject.probes,
                                                            subject.device, subject.options, subject.steps[k]);
     const graph::SectionGraph& graph = plan.scenario.graph;
-    const schedule::StepPlan made =
-        schedule::make_plan(policy, step.problem, static_cast<std::int64_t>(k) + 1, subject.moves);
-    const schedule::Timeline timeline = schedule::simulate(step.problem, made, subject.dispatch);
-    plan.step_s += workload::running_step_seconds(step.problem, made, timeline, graph, step.ends,
-                                                  step.latency_s, subject.dispatch);
+    const auto [timeline, seconds] = run_step(subject, step, graph, k, policy);
+    plan.step_s += seconds;
     plan.tokens += step.tokens;
     plan.busy.resize(graph.sections.size(), 0.0);
     for (const schedule::TimedTask& t : timeline.tasks) {
@@ -469,7 +456,12 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
     Balance balance(subject);
     Candidates candidates(subject, ratings, limits);
     found.layouts = candidates.count();
-    Queue rated, bounded;  // by the work of their lanes; by the bound with places and memory
+    Queue rated;    // by the work of their lanes
+    Queue bounded;  // with places and memory, by a bound that knows both
+    // Those whose tasks take much longer than the best plan when they are ordered by a policy that takes
+    // little time: they come last.
+    std::priority_queue<Candidate, std::vector<Candidate>, Slower> slow;
+    const std::string quick = limits.policy == "wavefront" ? "lpt" : limits.policy;
     // The time of the best plan so far: what cannot be shorter is left out.
     const auto best_s = [&] {
         return found.plans.empty() || limits.all ? kNone : found.plans.front().step_s;
@@ -521,7 +513,26 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
         candidate.bound_s = std::max(candidate.bound_s, bound_s * (1 - kRounding));
         bounded.push(std::move(candidate));
     };
-    for (;;) {
+    const auto scenario_of = [&](const Candidate& candidate) {
+        std::vector<graph::Refusal> refusals;
+        return balance.scenario(choices_of(candidate), candidate.host_of, refusals);
+    };
+    const auto filled = [&] { return found.plans.size() >= static_cast<std::size_t>(limits.keep); };
+    // Plans that cannot be the best are simulated only to fill the list.
+    const auto is_wanted = [&](const Candidate& candidate) {
+        return candidate.bound_s < best_s() || !filled();
+    };
+    const auto may_simulate = [&] { return found.simulated < limits.simulated; };
+    const auto simulate = [&](const Candidate& candidate) {
+        Plan plan{.choices = choices_of(candidate),
+                  .host_of = candidate.host_of,
+                  .ranks = candidate.ranks,
+                  .bound_s = candidate.bound_s,
+                  .scenario = scenario_of(candidate)};
+        ++found.simulated;
+        keep(simulated(subject, std::move(plan), limits.policy));
+    };
+    while (may_simulate()) {
         // Every candidate whose first bound is below the least second bound may still have a smaller one.
         const double least = std::min(best_s(), bounded.empty() ? kNone : bounded.top().bound_s);
         if (!rated.empty() && rated.top().bound_s < least && rated.top().bound_s <= candidates.next_bound()) {
@@ -540,26 +551,30 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
             candidates.next(rated);
             continue;
         }
-        // Plans that cannot be the best are simulated only to fill the list.
-        if (bounded.empty() || (bounded.top().bound_s >= best_s() &&
-                                found.plans.size() >= static_cast<std::size_t>(limits.keep)))
-            break;
-        if (found.simulated == limits.simulated) {
-            found.bound_s = std::min(found.bound_s, bounded.top().bound_s);
-            break;
-        }
-        const Candidate candidate = bounded.top();
+        if (bounded.empty() || !is_wanted(bounded.top())) break;
+        Candidate candidate = bounded.top();
         bounded.pop();
-        std::vector<graph::Refusal> refusals;
-        Plan plan{.choices = choices_of(candidate),
-                  .host_of = candidate.host_of,
-                  .ranks = candidate.ranks,
-                  .bound_s = candidate.bound_s,
-                  .scenario = balance.scenario(choices_of(candidate), candidate.host_of, refusals)};
-        plan = simulated(subject, std::move(plan), limits.policy);
-        ++found.simulated;
-        keep(std::move(plan));
+        if (filled() && !limits.all) {
+            const workload::Scenario scenario = scenario_of(candidate);
+            const workload::StepEstimate step =
+                workload::estimate(scenario, subject.table, subject.probes, subject.device, subject.options,
+                                   subject.steps.front());
+            candidate.quick_s = static_cast<double>(subject.steps.size()) *
+                                run_step(subject, step, scenario.graph, 0, quick).second;
+            if (candidate.quick_s > kSlow * best_s()) {
+                slow.push(std::move(candidate));
+                continue;
+            }
+        }
+        simulate(candidate);
     }
+    for (; !slow.empty() && may_simulate(); slow.pop())
+        if (is_wanted(slow.top())) simulate(slow.top());
+    // What was not looked at.
+    for (; !slow.empty(); slow.pop()) found.bound_s = std::min(found.bound_s, slow.top().bound_s);
+    for (const Queue* rest : {&rated, &bounded})
+        if (!rest->empty()) found.bound_s = std::min(found.bound_s, rest->top().bound_s);
+    found.bound_s = std::min(found.bound_s, candidates.next_bound());
     found.bound_s = std::min(found.bound_s, candidates.left_out_s());
     if (!found.plans.empty()) {
         const double step_s = found.plans.front().step_s;

@@ -48,11 +48,11 @@ struct Found {
 };
 
 struct Limits {
-    int ranks = 1;         ///< of the plan, at most
-    int keep = 1;          ///< plans that are returned
-    bool all = false;      ///< simulates and returns every plan that fits
-    int simulated = 256;   ///< plans that are simulated at most
-    int bounded = 20'000;  ///< plans that are given places and memory at most
+    int ranks = 1;        ///< of the plan, at most
+    int keep = 1;         ///< plans that are returned
+    bool all = false;     ///< simulates and returns every plan that fits
+    int simulated = 100;  ///< plans that are simulated at most
+    int bounded = 4000;   ///< plans that are given places and memory at most
     std::string policy = "wavefront";
     bool one_layout = false;  ///< all sections on all ranks in one layout, as a framework without sections
 };

@@ -38,6 +38,16 @@ public:
     std::vector<double> in_flight() const;
 
 private:
+    /// Returns the seconds of each sample's tasks on the lane that works longest, of those that run this
+    /// stage and those after it in its section.
+    std::vector<double> work_on_fullest_lane(std::size_t stage) const;
+    /// Returns by edge and sample what the sample adds to the time for which its micro-batch waits at least
+    /// for the groups of another section that it feeds: of the edges from a stage, for the one with most
+    /// work. Empty for all others.
+    std::vector<std::vector<double>> downstream_work() const;
+    /// Returns in_flight() with waits for other sections by `work`, or by the mean chain where it is empty.
+    std::vector<double> in_flight(const std::vector<std::vector<double>>& work) const;
+
     const Problem& problem_;
     std::size_t stages_;
     std::vector<EdgeShape> edges_;     ///< those that enter a stage come before those that leave it
