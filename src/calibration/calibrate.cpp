@@ -30,6 +30,7 @@
 #include "ops/grouped_linear.hpp"
 #include "ops/swiglu.hpp"
 #include "parallel/expert_dispatch.hpp"
+#include "workload/corrected_work.hpp"
 #include "workload/data_order.hpp"
 #include "workload/models.hpp"
 #include "workload/stages.hpp"
@@ -516,7 +517,8 @@ void add_corrections(const comm::Communicator& world, backend::Backend& backend,
     if (world.rank() != 0) return;
     scenario.cluster = cluster;
     log_corrections(scenario);
-    const CorrectedWork work = corrected_work(scenario, *table, ids);
+    workload::Probes probes;
+    const workload::CorrectedWork work = workload::corrected_work(scenario, *table, probes, ids);
     log::info(
         "the tasks of step 1: {:.4g} s by the rates alone, {:.4g} s as measured; {:.0f}% of the time is of "
         "shapes that were measured",

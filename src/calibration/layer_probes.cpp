@@ -14,6 +14,7 @@
 #include "base/random.hpp"
 #include "calibration/quantiles.hpp"
 #include "comm/environment.hpp"
+#include "workload/corrected_work.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -216,40 +217,22 @@ PartRun::Passes PartRun::run() {
 
 namespace {
 
-/// A sequence of a section, as a sample that has no other.
-struct Sequence {
-    std::int64_t rows = 0;
-    model::SampleShape sample = {};
-};
-
-std::vector<Sequence> sequences_of(const workload::SampleTable& table, int section, std::int64_t id) {
-    const model::Units& units = table.units(section);
-    std::vector<Sequence> sequences;
-    if (!units.encodes()) {
-        const std::int64_t rows = table.length(id, section);
-        sequences.push_back({rows, {.tokens = rows, .items = {}, .weight = 1}});
-    } else {
-        for (const Item& item : table.items(id))
-            if (units.reads(item.kind))
-                sequences.push_back({units.rows(item), {.tokens = 1, .items = {item}, .weight = 1}});
-    }
-    return sequences;
-}
-
 /// Returns sequences of up to three lengths: those that hold the row after 10%, 50% and 90% of all rows, by
 /// ascending length.
-std::vector<Sequence> typical(const workload::SampleTable& table, int section,
-                              std::span<const std::int64_t> samples) {
-    std::vector<Sequence> all;
+std::vector<workload::Sequence> typical(const workload::SampleTable& table, int section,
+                                        std::span<const std::int64_t> samples) {
+    std::vector<workload::Sequence> all;
     for (const std::int64_t id : samples)
-        for (Sequence& sequence : sequences_of(table, section, id)) all.push_back(std::move(sequence));
-    std::stable_sort(all.begin(), all.end(),
-                     [](const Sequence& a, const Sequence& b) { return a.rows < b.rows; });
+        for (workload::Sequence& sequence : workload::sequences_of(table, section, id))
+            all.push_back(std::move(sequence));
+    std::stable_sort(all.begin(), all.end(), [](const workload::Sequence& a, const workload::Sequence& b) {
+        return a.rows < b.rows;
+    });
     double rows = 0, before = 0;
-    for (const Sequence& sequence : all) rows += static_cast<double>(sequence.rows);
-    std::vector<Sequence> chosen;
+    for (const workload::Sequence& sequence : all) rows += static_cast<double>(sequence.rows);
+    std::vector<workload::Sequence> chosen;
     std::vector<double> shares{0.1, 0.5, 0.9};
-    for (const Sequence& sequence : all) {
+    for (const workload::Sequence& sequence : all) {
         before += static_cast<double>(sequence.rows);
         const auto passed =
             std::find_if(shares.begin(), shares.end(), [&](double share) { return share * rows >= before; });
@@ -278,14 +261,6 @@ std::vector<Part> parts_of(const model::ModelSpec& spec) {
 }
 
 /// The mesh of a section's tasks, which know of no other replicas than those with which they share experts.
-parallel::MeshShape task_mesh(const workload::Scenario& scenario, int stage) {
-    parallel::MeshShape shape = workload::mesh_shape_of(scenario, stage);
-    const graph::Layout& layout = scenario.graph.section_of(stage).layout;
-    shape.dp = std::lcm(layout.stage_ranks(), layout.expert_ranks()) / layout.stage_ranks();
-    shape.tied = {};
-    return shape;
-}
-
 }  // namespace
 
 std::vector<config::Correction> measure_layers(const comm::Communicator& world, backend::Backend& backend,
@@ -296,9 +271,9 @@ std::vector<config::Correction> measure_layers(const comm::Communicator& world, 
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
         const graph::Section& section = scenario.graph.sections[s];
         const model::ModelSpec& spec = scenario.models[s];
-        const parallel::MeshShape mesh = task_mesh(scenario, section.first_stage);
+        const parallel::MeshShape mesh = workload::task_mesh(scenario, section.first_stage);
         const std::vector<int> nodes = workload::widest_expert_nodes_of(scenario, section.first_stage);
-        for (const Sequence& sequence : typical(table, s, samples)) {
+        for (const workload::Sequence& sequence : typical(table, s, samples)) {
             const auto count = static_cast<std::size_t>(workload::probed_samples(
                 section.micro_batch, table.lengths(s), static_cast<double>(sequence.rows)));
             const std::vector<model::SampleShape> batch(count, sequence.sample);
@@ -342,40 +317,6 @@ std::vector<config::Correction> measure_layers(const comm::Communicator& world, 
         }
     }
     return corrections;
-}
-
-CorrectedWork corrected_work(const workload::Scenario& scenario, const workload::SampleTable& table,
-                             std::span<const std::int64_t> samples) {
-    workload::Scenario uncorrected = scenario;
-    uncorrected.cluster->corrections.clear();
-    workload::Probes probes;
-    const workload::CostModel before(uncorrected, table, probes), after(scenario, table, probes);
-    CorrectedWork work;
-    double measured_s = 0;
-    for (const std::int64_t id : samples) {
-        const schedule::SampleCost predicted = before.of(id), corrected = after.of(id);
-        for (std::size_t k = 0; k < predicted.stages.size(); ++k) {
-            const int stage = static_cast<int>(k), section = scenario.graph.stages[stage].section;
-            const double task_s = predicted.stages[k].forward_s + predicted.stages[k].backward_s;
-            work.predicted_s += task_s;
-            work.corrected_s += corrected.stages[k].forward_s + corrected.stages[k].backward_s;
-            double rows = 0, of_measured = 0;
-            for (const Sequence& sequence : sequences_of(table, section, id)) {
-                const auto n = static_cast<double>(sequence.rows);
-                const auto count = static_cast<std::size_t>(workload::probed_samples(
-                    scenario.graph.sections[section].micro_batch, table.lengths(section), n));
-                const workload::TaskShape shape =
-                    workload::task_shape(std::vector(count, sequence.rows), task_mesh(scenario, stage));
-                const workload::TaskFactors factors = workload::task_factors(
-                    *scenario.cluster, scenario.models[section], workload::role_of(scenario, stage), shape);
-                rows += n;
-                if (factors.measured) of_measured += n;
-            }
-            if (rows > 0) measured_s += task_s * of_measured / rows;
-        }
-    }
-    if (work.predicted_s > 0) work.measured_share = measured_s / work.predicted_s;
-    return work;
 }
 
 }  // namespace maestro::calibration

@@ -53,12 +53,4 @@ std::vector<config::Correction> measure_layers(const comm::Communicator& world, 
                                                const workload::SampleTable& table,
                                                std::span<const std::int64_t> samples);
 
-/// What corrections change for the tasks of some samples.
-struct CorrectedWork {
-    double predicted_s = 0, corrected_s = 0;
-    double measured_share = 0;  ///< part of the predicted time in tasks of shapes that were measured
-};
-CorrectedWork corrected_work(const workload::Scenario& scenario, const workload::SampleTable& table,
-                             std::span<const std::int64_t> samples);
-
 }  // namespace maestro::calibration

@@ -107,9 +107,10 @@ Cluster read(const toml::table& root, TableReader& reader) {
             fmt::format("unknown table; {}", near.empty() ? fmt::format("known: {}", fmt::join(known, ", "))
                                                           : "did you mean " + near + "?"));
     }
-    reader.fill(
-        table_of(root, "cluster", reader), "cluster.",
-        {{"name", &cluster.name, true}, {"ranks_per_node", &cluster.ranks_per_node, true, 1, 1 << 20}});
+    reader.fill(table_of(root, "cluster", reader), "cluster.",
+                {{"name", &cluster.name, true},
+                 {"ranks_per_node", &cluster.ranks_per_node, true, 1, 1 << 20},
+                 {"node_hour_price", &cluster.node_hour_price, false, 0, 1e12}});
     reader.fill(table_of(root, "device", reader), "device.",
                 {{"memory", &cluster.device.memory, true, 1, kMaxRate},
                  {"memory_bandwidth", &cluster.device.memory_bandwidth, true, 1, kMaxRate},

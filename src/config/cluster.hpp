@@ -75,6 +75,7 @@ struct Correction {
 struct Cluster {
     std::string name;
     std::int64_t ranks_per_node = 1;
+    double node_hour_price = 0;  ///< of a node, in any currency; 0: not known
     Device device;
     Link node, network;  ///< between ranks of one node, and of two
     std::vector<Correction> corrections = {};

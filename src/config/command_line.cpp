@@ -153,6 +153,8 @@ po::options_description options_of(Command command, CommandLine& line) {
             if (count < 1 || count > 1000) refuse("--top takes a number of plans from 1 to 1000");
         }),
             "how many plans are printed; default 3");
+        add("robust", po::bool_switch(&line.robust),
+            "of the best plans, prefer the one that loses least where rates of the cluster file are wrong");
         add("out", po::value(&line.out), "the deck to write: this one, with the keys of the best plan");
     } else if (command == Command::simulate) {
         add("cluster", po::value(&line.cluster),

@@ -32,6 +32,7 @@ struct CommandLine {
     int least_ranks = 0, ranks = 0;  ///< plan: the range of ranks; 0: those of the deck
     std::vector<std::string> fixed;  ///< plan: the beginnings of keys that stay as the deck has them
     int top = 3;                     ///< plan: how many plans are printed
+    bool robust = false;             ///< plan: prefer what loses least where rates are wrong
     std::string folder;              ///< import
     std::string out;                 ///< calibrate, import, plan
     bool answered = false;           ///< --help or --version: print `answer` and exit

@@ -13,6 +13,8 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text_file.hpp"
+#include "plan/robustness.hpp"
+#include "workload/corrected_work.hpp"
 #include "workload/data_order.hpp"
 #include "workload/models.hpp"
 #include "workload/training_samples.hpp"
@@ -81,6 +83,58 @@ std::string lack_of(const Report& report) {
             report.ranks, report.found.shortage);
     return fmt::format("no layout of all sections fits {} ranks; remove a --fix, or give more ranks",
                        report.ranks);
+}
+
+/// Returns the time of a plan that fits, if there is one; the first that is found.
+std::optional<double> seconds_of_any(const Subject& subject, int ranks) {
+    const Found found = search(subject, rate(subject, ranks),
+                               {.ranks = ranks, .simulated = 1, .bounded = 500, .policy = "fifo"});
+    if (found.plans.empty()) return {};
+    return found.plans.front().step_s / static_cast<double>(subject.steps.size());
+}
+
+/// Returns single changes with each of which a plan fits, as a search has found: more ranks, ranks with more
+/// memory, a key that need not stay as it is.
+std::vector<Change> changes_of(const Subject& subject, const Report& report,
+                               const std::vector<std::string>& fixed) {
+    constexpr int kMostRanks = 16384;
+    std::vector<Change> changes;
+    for (int ranks = 2 * report.ranks; ranks <= std::min(kMostRanks, 8 * report.ranks); ranks *= 2)
+        if (const auto seconds = seconds_of_any(subject, ranks)) {
+            changes.push_back({fmt::format("--ranks {}", ranks), *seconds});
+            break;
+        }
+    double need = std::max(report.device_memory, report.found.least_memory);
+    for (const Shortage& lack : report.shortages) need = std::max(need, lack.bytes);
+    for (const double more : {1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0}) {
+        Subject larger = subject;
+        larger.device.memory = more * need;
+        if (const auto seconds = seconds_of_any(larger, report.ranks)) {
+            changes.push_back(
+                {fmt::format("ranks with {:.4g} GB that are free", larger.device.memory / 1e9), *seconds});
+            break;
+        }
+    }
+    for (const std::string& prefix : fixed) {
+        Subject freer = subject;
+        freer.is_fixed = [&](const std::string& key) {
+            return std::any_of(fixed.begin(), fixed.end(), [&](const std::string& other) {
+                return other != prefix && names(other, key);
+            });
+        };
+        if (const auto seconds = seconds_of_any(freer, report.ranks))
+            changes.push_back({fmt::format("no --fix {}", prefix), *seconds});
+    }
+    return changes;
+}
+
+/// The changes, as the end of a message.
+std::string help_of(const Report& report) {
+    std::vector<std::string> texts;
+    for (const Change& change : report.changes)
+        texts.push_back(fmt::format("{} ({:.4g} s a step)", change.text, change.step_s));
+    if (texts.empty()) return "";
+    return fmt::format("; a plan fits with any one of: {}", fmt::join(texts, "; "));
 }
 
 /// Adds the best one layout of as many ranks to the best plan and to each of the frontier, whose ranks
@@ -177,7 +231,9 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     Report report{.cluster = scenario.cluster->name,
                   .samples = scenario.global_batch,
                   .least_ranks = line.least_ranks > 0 ? line.least_ranks : own_ranks,
-                  .ranks = line.ranks > 0 ? line.ranks : own_ranks};
+                  .ranks = line.ranks > 0 ? line.ranks : own_ranks,
+                  .price = scenario.cluster->node_hour_price,
+                  .ranks_per_node = scenario.cluster->ranks_per_node};
     report.pays_all = report.least_ranks == report.ranks;
     // One step tells the mean within 1% from 256 samples on.
     constexpr std::int64_t kSamples = 256, kMostSteps = 4;
@@ -224,7 +280,9 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s, report.ranks};
         if (by_wavefront && keeps_colocation(subject, in_order.host_of)) known.push_back(in_order);
     }
-    Limits limits{.ranks = report.ranks, .keep = line.top, .policy = deck.schedule.policy};
+    constexpr int kFinalists = 5;  // of which it is found out how much they lose where rates are wrong
+    Limits limits{
+        .ranks = report.ranks, .keep = std::max(line.top, kFinalists), .policy = deck.schedule.policy};
     report.found = search(subject, ratings, limits, known);
     report.found.simulated += one.simulated;
     if (!report.pays_all && !report.found.plans.empty()) {
@@ -255,11 +313,20 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         std::stable_sort(all.begin(), all.end(), [&](const Plan& a, const Plan& b) {
             return report.tokens_per_rank_hour(a) > report.tokens_per_rank_hour(b);
         });
-        all.resize(std::min(all.size(), static_cast<std::size_t>(line.top)));
+        all.resize(std::min(all.size(), static_cast<std::size_t>(limits.keep)));
         report.found.plans = std::move(all);
         std::reverse(report.frontier.begin(), report.frontier.end());
         compare_with_one_layout(report, subject, ratings, one);
     }
+    find_worst_losses(subject, report.found.plans, deck.schedule.policy);
+    if (line.robust) most_robust_first(report.found.plans);
+    report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(line.top)));
+    if (report.found.plans.empty())
+        report.changes = changes_of(subject, report, line.fixed);
+    else if (!scenario.cluster->corrections.empty())
+        report.measured_share = workload::corrected_work(report.found.plans.front().scenario, table, probes,
+                                                         subject.steps.front())
+                                    .measured_share;
     report.search_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     log::info("{}", describe(report));
     if (!line.out.empty() && !report.found.plans.empty()) {
@@ -278,7 +345,8 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     }
     log::info("{}", to_json(report));
     if (report.found.plans.empty())
-        throw Error(ExitCode::bad_deck, line.deck + ": " + lack_of(report), Scope::all_ranks);
+        throw Error(ExitCode::bad_deck, line.deck + ": " + lack_of(report) + help_of(report),
+                    Scope::all_ranks);
 }
 
 }  // namespace maestro::plan

@@ -29,6 +29,12 @@ struct Shortage {
     double bytes = 0;  ///< that a rank needs then
 };
 
+/// A change that makes an impossible deck possible, which a search has verified.
+struct Change {
+    std::string text;   ///< "--ranks 16"
+    double step_s = 0;  ///< of a plan with it
+};
+
 struct Report {
     std::string cluster;
     std::int64_t samples = 0;  ///< of a step
@@ -45,11 +51,22 @@ struct Report {
     std::optional<OneLayout> one_layout = {};  ///< on as many ranks as the best plan has
     std::vector<Shortage> shortages = {};
     double search_s = 0;
+    double price = 0;  ///< of an hour of a node; 0: not known
+    std::int64_t ranks_per_node = 1;
+    /// Part of the time of the best plan's tasks that is of shapes that `maestro calibrate --deck` has
+    /// measured.
+    std::optional<double> measured_share = {};
+    std::vector<Change> changes = {};  ///< where no plan fits: with each of these alone, one does
 
     int paid(const Plan& plan) const { return pays_all ? ranks : plan.ranks; }
     /// Per rank that is paid and hour.
     double tokens_per_rank_hour(const Plan& plan) const {
         return 3600 * plan.tokens / plan.step_s / paid(plan);
+    }
+    /// Of whole nodes.
+    double price_per_million_tokens(const Plan& plan) const {
+        const std::int64_t nodes = (paid(plan) + ranks_per_node - 1) / ranks_per_node;
+        return static_cast<double>(nodes) * price * plan.step_s / 3600 / plan.tokens * 1e6;
     }
 };
 

@@ -26,6 +26,13 @@ nlohmann::ordered_json json_of(const Report& report, const Plan& plan) {
     json["ranks"] = plan.ranks;
     json["step_s"] = plan.step_s / static_cast<double>(report.steps);
     json["tokens_per_rank_hour"] = report.tokens_per_rank_hour(plan);
+    if (report.price > 0) json["price_per_million_tokens"] = report.price_per_million_tokens(plan);
+    if (plan.worst) {
+        json["worst"] = *plan.worst;
+        json["worst_rates"] = plan.worst_rates;
+    }
+    json["critical"] = plan.critical;
+    json["step_end"] = plan.end_share;
     for (std::size_t s = 0; s < plan.choices.size(); ++s) {
         const graph::Section& section = plan.scenario.graph.sections[s];
         nlohmann::ordered_json layout = json_of(plan.choices[s]);
@@ -58,9 +65,34 @@ std::string row_of(const Report& report, const Plan& plan, const std::string& nu
         busy.push_back(fmt::format("{:.0f}%", 100 * plan.busy[s]));
         memory = std::max(memory, plan.memory[s]);
     }
-    return fmt::format("{:>3}{:>12.6g}{:>18.4g}{:>7}{:>12.4g}  {:<12}{}", number,
-                       plan.step_s / static_cast<double>(report.steps), hour / 1e6, plan.ranks, memory / 1e9,
+    const std::string price =
+        report.price > 0 ? fmt::format("{:>10.4g}", report.price_per_million_tokens(plan)) : "";
+    return fmt::format("{:>3}{:>12.6g}{:>18.4g}{}{:>7}{:>12.4g}{:>7}  {:<12}{}", number,
+                       plan.step_s / static_cast<double>(report.steps), hour / 1e6, price, plan.ranks,
+                       memory / 1e9, plan.worst ? fmt::format("{:.1f}%", 100 * *plan.worst) : "",
                        fmt::format("{}", fmt::join(busy, " ")), fmt::join(sections, "; "));
+}
+
+/// Where the time of the ranks of the best plan goes, and what it loses where rates are wrong.
+std::string times_of(const Report& report, const Plan& plan) {
+    const graph::SectionGraph& graph = plan.scenario.graph;
+    std::string text = "time of the ranks with plan 1:";
+    double waiting = 1 - plan.end_share;
+    for (std::size_t s = 0; s < plan.busy.size(); ++s) {
+        const double share = plan.busy[s] * graph.sections[s].layout.ranks() / plan.ranks;
+        text += fmt::format(" {} {:.0f}%,", graph.sections[s].name, 100 * share);
+        waiting -= share;
+    }
+    text += fmt::format(" end of the step (sums, updates) {:.0f}%, waiting {:.0f}%; critical section: {}\n",
+                        100 * plan.end_share, 100 * std::max(0.0, waiting), plan.critical);
+    if (report.measured_share)
+        text += fmt::format("{:.0f}% of the time of its tasks is of measured shapes\n",
+                            100 * *report.measured_share);
+    if (plan.worst && *plan.worst > 0)
+        text += fmt::format(
+            "worst: with {}, another of the best plans would be faster, and plan 1 takes {:.1f}% longer\n",
+            plan.worst_rates, 100 * *plan.worst);
+    return text;
 }
 
 }  // namespace
@@ -71,12 +103,14 @@ std::string describe(const Report& report) {
         report.samples, report.ranks, report.cluster, report.device_memory / 1e9, report.steps,
         report.steps == 1 ? "step" : "steps");
     if (!report.found.plans.empty())
-        text += fmt::format("{:>3}{:>12}{:>18}{:>7}{:>12}  {:<12}{}\n", "", "step s", "M tokens/rank-h",
-                            "ranks", "memory GB", "busy", "layouts");
+        text += fmt::format("{:>3}{:>12}{:>18}{}{:>7}{:>12}{:>7}  {:<12}{}\n", "", "step s",
+                            "M tokens/rank-h", report.price > 0 ? fmt::format("{:>10}", "price/M") : "",
+                            "ranks", "memory GB", "worst", "busy", "layouts");
     for (std::size_t k = 0; k < report.found.plans.size(); ++k)
         text += row_of(report, report.found.plans[k], std::to_string(k + 1),
                        report.tokens_per_rank_hour(report.found.plans[k])) +
                 "\n";
+    if (!report.found.plans.empty()) text += times_of(report, report.found.plans.front());
     if (report.frontier.size() > 1) {
         text += "the fastest plan by the number of ranks:\n";
         for (const Plan& plan : report.frontier)
@@ -127,6 +161,7 @@ std::string to_json(const Report& report) {
     if (!report.found.plans.empty() && report.pays_all)
         json["bound_s"] = report.found.bound_s / static_cast<double>(report.steps);
     json["search_s"] = report.search_s;
+    if (report.measured_share) json["measured_share"] = *report.measured_share;
     if (!report.found.plans.empty()) return json.dump();
     json["impossible"] = nlohmann::ordered_json::array();
     for (const Shortage& lack : report.shortages)
@@ -138,6 +173,13 @@ std::string to_json(const Report& report) {
     if (report.found.no_room > 0)
         json["impossible"].push_back(
             {{"constraint", "memory"}, {"need", report.found.least_memory}, {"have", report.device_memory}});
+    if (json["impossible"].empty())
+        json["impossible"].push_back({{"constraint", "ranks"}, {"need", nullptr}, {"have", report.ranks}});
+    // Single changes help against whichever constraint is violated.
+    for (nlohmann::ordered_json& entry : json["impossible"]) {
+        entry["changes"] = nlohmann::ordered_json::array();
+        for (const Change& change : report.changes) entry["changes"].push_back(change.text);
+    }
     return json.dump();
 }
 

@@ -378,6 +378,7 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
     const graph::SectionGraph& graph = plan.scenario.graph;
     const auto [timeline, seconds] = run_step(subject, step, graph, k, policy);
     plan.step_s += seconds;
+    plan.end_share += std::max(0.0, seconds - timeline.makespan_s);  // seconds until all steps are added
     plan.tokens += step.tokens;
     plan.busy.resize(graph.sections.size(), 0.0);
     for (const schedule::TimedTask& t : timeline.tasks) {
@@ -386,6 +387,8 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
             (t.end_s - t.start_s) / graph.sections[section].lanes();
     }
     if (k > 0) return;
+    const int critical = schedule::critical_stage(step.problem);
+    plan.critical = graph.section_of(critical).name;
     for (const workload::StageMemory& stage : step.memory.stages) plan.windows.push_back(stage.window);
     plan.memory.assign(graph.sections.size(), 0.0);
     for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s) {
@@ -398,11 +401,12 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
 }  // namespace
 
 Plan simulated(const Subject& subject, Plan plan, const std::string& policy) {
-    plan.step_s = plan.tokens = 0;
+    plan.step_s = plan.tokens = plan.end_share = 0;
     plan.windows.clear();
     plan.busy.clear();
     for (std::size_t k = 0; k < subject.steps.size(); ++k) simulate_step(subject, plan, k, policy);
     for (double& busy : plan.busy) busy /= plan.step_s;
+    plan.end_share /= plan.step_s;
     return plan;
 }
 

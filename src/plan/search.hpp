@@ -25,12 +25,18 @@ struct Plan {
     std::vector<Choice> choices = {};  ///< by section
     std::vector<int> host_of = {};     ///< by section: the one whose ranks it shares, or itself
     int ranks = 0;
-    double bound_s = 0;                ///< no step of the plan is shorter; sum over the steps
-    double step_s = 0;                 ///< sum over the steps
-    double tokens = 0;                 ///< over the steps
-    std::vector<int> windows = {};     ///< by stage
-    std::vector<double> memory = {};   ///< bytes of the fullest rank of each section
-    std::vector<double> busy = {};     ///< by section: share of the step in which its lanes run its tasks
+    double bound_s = 0;               ///< no step of the plan is shorter; sum over the steps
+    double step_s = 0;                ///< sum over the steps
+    double tokens = 0;                ///< over the steps
+    std::vector<int> windows = {};    ///< by stage
+    std::vector<double> memory = {};  ///< bytes of the fullest rank of each section
+    std::vector<double> busy = {};    ///< by section: share of the step in which its lanes run its tasks
+    std::string critical = {};        ///< the section whose lanes have most work
+    double end_share = 0;             ///< of the step, between the last task and the last update of weights
+    /// How much longer than another of the best plans it takes where the rates of the cluster file are wrong
+    /// in the worst way that was tried (robustness.hpp): a share of the other's time.
+    std::optional<double> worst = {};
+    std::string worst_rates = {};      ///< which those are
     workload::Scenario scenario = {};  ///< with all windows
 };
 

@@ -138,7 +138,45 @@ def test_what_does_not_fit_into_memory_is_said(maestro, tmp_path):
     assert "no layout of section vision on up to 2 ranks fits into memory: a rank needs at least" in result.stderr
     for lack, section in zip(last_line(result)["impossible"], ("vision", "language"), strict=True):
         assert (lack["constraint"], lack["section"]) == ("memory", section) and lack["need"] > lack["have"]
+        assert any(change.startswith("ranks with ") for change in lack["changes"])
+
+
+def test_changes_that_help_are_named(maestro):
     # The deck's three replicas need more ranks than there are.
-    result = maestro("plan", VLM, "--cluster", H100, "--ranks", "1", "--fix", "section.language.layout.dp", code=78)
+    fixed = ["--fix", "section.language.layout.dp"]
+    command = ["plan", VLM, "--cluster", H100]
+    result = maestro(*command, *fixed, "--ranks", "1", code=78)
     assert "no layout of all sections fits 1 ranks" in result.stderr
-    assert last_line(result)["impossible"] == []
+    assert "a plan fits with any one of: --ranks 4 (" in result.stderr
+    (lack,) = last_line(result)["impossible"]
+    assert lack == {"constraint": "ranks", "need": None, "have": 1, "changes": ["--ranks 4", "no --fix section.language.layout.dp"]}
+    # Each of them does.
+    assert last_line(maestro(*command, *fixed, "--ranks", "4"))["plans"]
+    assert last_line(maestro(*command, "--ranks", "1"))["plans"]
+
+
+def test_the_worst_loss_is_that_on_other_rates(maestro, tmp_path):
+    """Of the printed plans, each is simulated by hand where the network is half as fast, and where operations take twice the time."""
+    text = open(H100).read().replace("ranks_per_node = 8", "ranks_per_node = 2\nnode_hour_price = 20")
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(text)
+    command = ["plan", VLM, "--ranks", "4", "--top", "5", *settings(["data.global_batch=256"]), "--cluster", cluster]
+    plan = last_line(maestro(*command))
+    assert all(p["worst"] >= 0 for p in plan["plans"]) and min(p["worst"] for p in plan["plans"]) < 0.2
+    best = plan["plans"][0]
+    assert best["price_per_million_tokens"] == pytest.approx(20 * 2 / 4 / best["tokens_per_rank_hour"] * 1e6)
+    robust = last_line(maestro(*command, "--robust"))["plans"]
+    losses = [max(p["worst"], p["step_s"] / best["step_s"] - 1) for p in robust]
+    assert losses == sorted(losses)
+    assert sorted(p["step_s"] for p in robust) == [p["step_s"] for p in plan["plans"]]
+    decks = []
+    for p in plan["plans"]:
+        values = {f"section.{name}.{key if key in ('micro_batch', 'recompute', 'window', 'colocate_with') else 'layout.' + key}": value
+                  for name, layout in p["layout"].items() for key, value in {"colocate_with": "", **layout}.items()}
+        decks.append(settings([f"{key}={value}" for key, value in values.items()] + ["data.global_batch=256"]))
+    for old, new in (("bandwidth = 4.5e10", "bandwidth = 2.25e10"), ("operation_s = 5e-6", "operation_s = 1e-5")):
+        assert old in text
+        cluster.write_text(text.replace(old, new))
+        times = [last_line(maestro("simulate", VLM, "--cluster", cluster, *deck))["step_s"] for deck in decks]
+        for p, time in zip(plan["plans"], times):
+            assert p["worst"] >= (time / min(times) - 1) * (1 - 1e-9)

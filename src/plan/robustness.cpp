@@ -1,0 +1,70 @@
+#include "plan/robustness.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace maestro::plan {
+
+namespace {
+
+void halve(config::Link& link) {
+    link.bandwidth /= 2;
+    link.collective_bandwidth /= 2;
+}
+
+/// Rates that are least certain on paper: simulators of single models differ most from machines in them.
+struct WrongRates {
+    const char* what;
+    void (*change)(config::Cluster& cluster);
+};
+constexpr std::array kWrongRates = {
+    WrongRates{"half the bandwidth between nodes", [](config::Cluster& c) { halve(c.network); }},
+    WrongRates{"half the bandwidth within a node", [](config::Cluster& c) { halve(c.node); }},
+    WrongRates{"twice the overhead of an operation",
+               [](config::Cluster& c) {
+                   c.device.operation_s *= 2;
+                   c.device.launch_s *= 2;
+               }},
+    WrongRates{"half the rate of small GEMMs",
+               [](config::Cluster& c) {
+                   constexpr double kSmall = 512;  // the smallest dimension
+                   for (auto* rates : {&c.device.gemm_rates, &c.device.grouped_rates})
+                       for (config::GemmRate& rate : *rates)
+                           if (rate.side < kSmall) {
+                               rate.fp32_flops /= 2;
+                               rate.bf16_flops /= 2;
+                           }
+               }},
+};
+
+}  // namespace
+
+void find_worst_losses(const Subject& subject, std::vector<Plan>& plans, const std::string& policy) {
+    if (plans.size() < 2) return;
+    for (Plan& plan : plans) plan.worst = 0;
+    for (const WrongRates& wrong : kWrongRates) {
+        std::vector<double> seconds;
+        for (Plan plan : plans) {
+            wrong.change(*plan.scenario.cluster);
+            seconds.push_back(simulated(subject, std::move(plan), policy).step_s);
+        }
+        const double fastest_s = *std::min_element(seconds.begin(), seconds.end());
+        for (std::size_t k = 0; k < plans.size(); ++k)
+            if (const double loss = seconds[k] / fastest_s - 1; loss > *plans[k].worst) {
+                plans[k].worst = loss;
+                plans[k].worst_rates = wrong.what;
+            }
+    }
+}
+
+void most_robust_first(std::vector<Plan>& plans) {
+    if (plans.empty()) return;
+    const double fastest_s = plans.front().step_s;
+    const auto loss_of = [&](const Plan& plan) {
+        return std::max(plan.worst.value_or(0), plan.step_s / fastest_s - 1);
+    };
+    std::stable_sort(plans.begin(), plans.end(),
+                     [&](const Plan& a, const Plan& b) { return loss_of(a) < loss_of(b); });
+}
+
+}  // namespace maestro::plan
