@@ -12,7 +12,7 @@ void halve(config::Link& link) {
     link.collective_bandwidth /= 2;
 }
 
-/// Rates that are least certain on paper: simulators of single models differ most from machines in them.
+/// Rates that are least certain where nothing was measured.
 struct WrongRates {
     const char* what;
     void (*change)(config::Cluster& cluster);
