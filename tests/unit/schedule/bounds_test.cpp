@@ -109,6 +109,28 @@ TEST(LowerBound, OfAPipelineKnowsTheChainThroughItsStages) {
     EXPECT_NEAR(lower_bound(problem), 8, 1e-9);
 }
 
+/// An encoder of two stages with one micro-batch of four samples in flight, whose samples two groups work on:
+/// F of both stages, the work of two samples on each group, B of both stages, and the same again.
+TEST(LowerBound, OfAWindowKnowsTheWorkOfTheGroupsThatAMicroBatchFeeds) {
+    constexpr double kEncoder = 1, kLanguage = 10;
+    constexpr int kSamples = 8, kMicroBatch = 4;
+    Problem problem;
+    problem.stages = {
+        {.section = 0, .lane_stride = 2, .micro_batch = kMicroBatch, .window = 1},
+        {.section = 0, .first_lane = 1, .lane_stride = 2, .micro_batch = kMicroBatch, .window = 1},
+        {.section = 1, .groups = 2, .first_lane = 2, .window = kSamples, .loss = true}};
+    problem.edges = {{.from = 0, .to = 1, .gradient = true}, {.from = 1, .to = 2, .gradient = true}};
+    problem.lanes = 4;
+    for (int i = 0; i < kSamples; ++i) {
+        const TaskCost encoder{.forward_s = kEncoder, .backward_s = kEncoder, .active = true},
+            language{.forward_s = kLanguage, .backward_s = kLanguage, .active = true};
+        problem.samples.push_back({.id = i, .stages = {encoder, encoder, language}});
+    }
+    const double in_flight = kMicroBatch * 4 * kEncoder + kMicroBatch / 2 * 2 * kLanguage;
+    EXPECT_NEAR(lower_bound(problem), kSamples / kMicroBatch * in_flight, 1e-9);
+    EXPECT_NEAR(make_plan("wavefront", problem, 1).makespan_s, kSamples / kMicroBatch * in_flight, 1e-9);
+}
+
 /// Vision on the lanes of a pipeline: all work over the stages, and what the last of them waits for.
 TEST(LowerBound, OfLanesThatStagesShareCountsAllTheirWork) {
     Problem single{.stages = {{.groups = 1, .window = 0},
