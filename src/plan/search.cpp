@@ -536,7 +536,7 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
         ++found.simulated;
         keep(simulated(subject, std::move(plan), limits.policy));
     };
-    while (may_simulate()) {
+    while (may_simulate() && slow.size() < static_cast<std::size_t>(limits.slow)) {
         // Every candidate whose first bound is below the least second bound may still have a smaller one.
         const double least = std::min(best_s(), bounded.empty() ? kNone : bounded.top().bound_s);
         if (!rated.empty() && rated.top().bound_s < least && rated.top().bound_s <= candidates.next_bound()) {

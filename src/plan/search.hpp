@@ -58,7 +58,8 @@ struct Limits {
     int keep = 1;         ///< plans that are returned
     bool all = false;     ///< simulates and returns every plan that fits
     int simulated = 100;  ///< plans that are simulated at most
-    int bounded = 4000;   ///< plans that are given places and memory at most
+    int bounded = 6000;   ///< plans that are given places and memory at most
+    int slow = 1000;      ///< plans that are put off, because a quick order of their tasks takes long
     std::string policy = "wavefront";
     bool one_layout = false;  ///< all sections on all ranks in one layout, as a framework without sections
 };

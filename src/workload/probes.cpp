@@ -19,45 +19,69 @@ parallel::Mesh mesh_of(const Probe& probe) {
     return parallel::make_meta_mesh(probe.rank, probe.shape, probe.links);
 }
 
-/// A probe of a stage with fewer layers: the first and the last of each kind.
+/// A probe of a stage with fewer layers: the first and the last of each kind. A unit is a layer of the
+/// parameter store: a layer of the stage, or what an encoder adds after one (DeepStack), which is always run.
 struct FewLayers {
     Probe probe;
-    /// By layer of the whole stage: which of the layers that are run it is, -1 for none; and which of them is
+    /// By unit of the whole stage: which of the units that are run it is, -1 for none; and which of them is
     /// the first of its kind.
     std::vector<int> run = {};
     std::vector<std::size_t> like = {};
+    std::size_t units_run = 0;
 };
+
+/// Returns after how many layers the first stage of a section adds rows of its inputs.
+int layers_with_inputs(const model::Role& role) {
+    std::size_t most = 0;
+    for (const model::InputSpec& input : role.inputs)
+        if (input.tensor == EdgeTensor::embeddings) most = std::max(most, input.from.deepstack.size());
+    return static_cast<int>(most);
+}
 
 /// Returns it, unless layers cannot be distinguished by their kinds.
 std::optional<FewLayers> few_layers(const Probe& probe) {
     const model::ModelSpec& spec = probe.spec;
     const model::Stage& stage = probe.role.stage;
-    const auto branches = [](const model::InputSpec& input) { return !input.from.deepstack.empty(); };
-    if (!probe.role.frozen.empty() || !spec.deepstack.empty() ||
-        std::any_of(probe.role.inputs.begin(), probe.role.inputs.end(), branches))
-        return {};
+    if (!probe.role.frozen.empty()) return {};
     const int layers = stage.layers > 0 ? stage.layers : spec.layers - stage.first_layer;
+    const int with_inputs = layers_with_inputs(probe.role);
     const auto recomputes = [&](int l) {
         return probe.role.recompute_layers == 0 || l < probe.role.recompute_layers;
+    };
+    const auto branches = [&](int l) {
+        return std::find(spec.deepstack.begin(), spec.deepstack.end(), stage.first_layer + l) !=
+               spec.deepstack.end();
     };
     struct Ends {
         int first, last;
     };
-    std::map<std::tuple<int, bool, bool>, Ends> kinds;
+    std::map<std::tuple<int, bool, bool, int>, Ends> kinds;
     const auto kind_of = [&](int l) {
         const int layer = stage.first_layer + l;
-        return std::tuple(spec.mixer_index(layer), spec.experts.in_layer(layer), recomputes(l));
+        // A layer after which something is added has no other like it.
+        const int alone = l < with_inputs || branches(l) ? l : -1;
+        return std::tuple(spec.mixer_index(layer), spec.experts.in_layer(layer), recomputes(l), alone);
     };
     for (int l = 0; l < layers; ++l) kinds.try_emplace(kind_of(l), Ends{l, l}).first->second.last = l;
     FewLayers few{.probe = probe};
+    few.probe.spec.deepstack.clear();
     std::vector<int> mixers;
     int dense = 0, recomputed = 0;
+    std::map<int, std::size_t> first_unit;  // by the first layer of a kind
+    const auto add_unit = [&](std::size_t like, bool run) {
+        few.like.push_back(like);
+        few.run.push_back(run ? static_cast<int>(few.units_run++) : -1);
+    };
     for (int l = 0; l < layers; ++l) {
         const Ends& ends = kinds.at(kind_of(l));
-        few.like.push_back(l == ends.first ? mixers.size() : few.like[static_cast<std::size_t>(ends.first)]);
-        few.run.push_back(-1);
-        if (l != ends.first && l != ends.last) continue;
-        few.run.back() = static_cast<int>(mixers.size());
+        if (l == ends.first) first_unit[l] = few.units_run;
+        const bool run = l == ends.first || l == ends.last;
+        add_unit(first_unit.at(ends.first), run);
+        if (!run) continue;
+        if (branches(l)) {
+            few.probe.spec.deepstack.push_back(static_cast<int>(mixers.size()));
+            add_unit(few.units_run, true);
+        }
         mixers.push_back(spec.mixer_index(stage.first_layer + l));
         dense += spec.experts.in_layer(stage.first_layer + l) ? 0 : 1;
         recomputed += recomputes(l) ? 1 : 0;
@@ -96,12 +120,11 @@ void add(Mark& to, const Mark& from, const Mark& until) {
                             until.sent[axis].seconds - from.sent[axis].seconds});
 }
 
-/// Returns the marks of a pass over all layers, from those of the layers that were run. Layer l of the stage
-/// is layer l + 1 of the store. `backward`: from the last layer to the first. `end`, what the pass has used
-/// in all, becomes that of the whole stage.
+/// Returns the marks of a pass over all units, from those of the units that were run. Unit u is layer u + 1
+/// of the store. `backward`: from the last layer to the first. `end`, what the pass has used in all, becomes
+/// that of the whole stage.
 std::vector<Mark> marks_of_all(const FewLayers& few, const std::vector<Mark>& run, bool backward, Mark& end) {
-    const std::size_t layers = few.like.size(),
-                      others = run.size() - static_cast<std::size_t>(few.probe.role.stage.layers);
+    const std::size_t layers = few.like.size(), others = run.size() - few.units_run;
     std::vector<Mark> all(layers + others);
     // Adds what a layer takes. The mark of a forward stands before it, that of a backward behind it. The
     // first of a kind has another layer behind it, or its kind has but one.
@@ -177,7 +200,7 @@ model::Footprint of_all_layers(const Probe& whole, const FewLayers& few, model::
 /// Whether the passes came to every layer that was run.
 bool passed_all(const FewLayers& few, const model::Footprint& footprint) {
     const auto passed = [&](const std::vector<Mark>& marks) {
-        for (std::size_t l = 0; l < static_cast<std::size_t>(few.probe.role.stage.layers); ++l)
+        for (std::size_t l = 0; l < few.units_run; ++l)
             if (l + 1 >= marks.size() || !marks[l + 1].passed) return false;
         return true;
     };

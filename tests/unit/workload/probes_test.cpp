@@ -68,6 +68,8 @@ TEST(Probes, AreThoseOfAllLayers) {
         {"section.language.layout.pp=2", "section.language.layout.chunks=2"},
         {"section.vision.mode=forward", "section.vision.weights=random"},
         {"section.language.freeze=[\"embedding\"]"},
+        {vision + "deepstack=[1, 2, 5]"},
+        {vision + "deepstack=[0, 6]", "train.recompute=layer", "section.language.layout.pp=2"},
         with(experts, {}),
         with(experts,
              {"section.language.layout.ep=3", "section.language.layout.dp=3", language + "experts=6"}),
