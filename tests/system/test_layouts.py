@@ -94,7 +94,8 @@ def assert_same_checkpoints(workspace, a, b, step, tolerance):
 
 def test_checkpoints_go_from_layout_to_layout(workspace):
     """Saved in one, resumed in the next, as if it had never stopped; back in the first too."""
-    every = ["checkpoint.every=2", "checkpoint.keep=9"]
+    # With a smaller eps, a weight whose gradient is but rounding moves as far as any other: which of them has one depends on the machine.
+    every = ["checkpoint.every=2", "checkpoint.keep=9", "optimizer.eps=1e-6"]
     train(workspace, ONE, "whole", ["train.steps=10", *every])
     train(workspace, CUBE, "cube", ["train.steps=10", *every])
     for step, case in zip((2, 4, 6, 8, 10), (CUBE, PIPES, SHARED, RINGS, CUBE)):

@@ -115,7 +115,7 @@ def test_plans_of_the_page_work(clone):
     lines = [line for line in commands("docs/planning.md") if line not in commands()]
     assert lines
     for command in lines:
-        assert run(clone, command).strip(), command
+        assert run(clone, command).strip() or " > " in command, command
 
 
 @needs_packages
