@@ -271,7 +271,8 @@ std::vector<config::Correction> measure_layers(const comm::Communicator& world, 
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
         const graph::Section& section = scenario.graph.sections[s];
         const model::ModelSpec& spec = scenario.models[s];
-        const parallel::MeshShape mesh = workload::task_mesh(scenario, section.first_stage);
+        const parallel::MeshShape mesh =
+            workload::task_mesh(workload::mesh_shape_of(scenario, section.first_stage));
         const std::vector<int> nodes = workload::widest_expert_nodes_of(scenario, section.first_stage);
         for (const workload::Sequence& sequence : typical(table, s, samples)) {
             const auto count = static_cast<std::size_t>(workload::probed_samples(

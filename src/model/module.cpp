@@ -232,7 +232,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
             const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
             // The gradients of the inputs lie in the task's scratch memory: room for the worst case is
-            // used beside them, so that the peak includes it.
+            // taken beside them, so that the peak includes it.
             if (options.worst_case && role.inputs[e].tensor == EdgeTensor::embeddings)
                 scratch.allocate(
                     role.compute,

@@ -47,25 +47,15 @@ StageWork work_of(const schedule::Problem& problem, std::size_t stage) {
     return work;
 }
 
-/// The parameter groups in the order in which a stage sums their gradients: backward finishes the last one
-/// first, and a tied embedding waits for its other stage.
-std::vector<const workload::GroupTimes*> sum_order(const workload::StepEnd& end) {
-    std::vector<const workload::GroupTimes*> order;
-    for (const bool tied : {false, true})
-        for (auto group = end.rbegin(); group != end.rend(); ++group)
-            if (group->tied == tied) order.push_back(&*group);
-    return order;
-}
-
 /// Returns how long after the end of the last backward, which takes at most `last_s`, the stage's sums end.
 double sums_after(const workload::StepEnd& end, double last_s) {
-    const std::vector<const workload::GroupTimes*> order = sum_order(end);
+    const std::vector<std::size_t> order = workload::sum_order(end);
     double after_s = 0, rest_s = 0;
     for (auto group = order.rbegin(); group != order.rend(); ++group) {
-        rest_s += (*group)->sum_s;
-        after_s = std::max(after_s, rest_s - (1 - (*group)->final_at) * last_s);
+        rest_s += end[*group].sum_s;
+        after_s = std::max(after_s, rest_s - (1 - end[*group].final_at) * last_s);
     }
-    return after_s + order.back()->after_sum_s;
+    return after_s + end[order.back()].after_sum_s;
 }
 
 /// Returns how long after the start of a step a group's first forward, which takes at most `first_s`, could

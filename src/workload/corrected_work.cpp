@@ -1,7 +1,5 @@
 #include "workload/corrected_work.hpp"
 
-#include <numeric>
-
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/task_factors.hpp"
@@ -20,14 +18,6 @@ std::vector<Sequence> sequences_of(const SampleTable& table, int section, std::i
                 sequences.push_back({units.rows(item), {.tokens = 1, .items = {item}, .weight = 1}});
     }
     return sequences;
-}
-
-parallel::MeshShape task_mesh(const Scenario& scenario, int stage) {
-    parallel::MeshShape shape = mesh_shape_of(scenario, stage);
-    const graph::Layout& layout = scenario.graph.section_of(stage).layout;
-    shape.dp = std::lcm(layout.stage_ranks(), layout.expert_ranks()) / layout.stage_ranks();
-    shape.tied = {};
-    return shape;
 }
 
 CorrectedWork corrected_work(const Scenario& scenario, const SampleTable& table, Probes& probes,
@@ -51,7 +41,7 @@ CorrectedWork corrected_work(const Scenario& scenario, const SampleTable& table,
                 const auto count = static_cast<std::size_t>(
                     probed_samples(scenario.graph.sections[section].micro_batch, table.lengths(section), n));
                 const TaskShape shape =
-                    task_shape(std::vector(count, sequence.rows), task_mesh(scenario, stage));
+                    task_shape(std::vector(count, sequence.rows), task_mesh(mesh_shape_of(scenario, stage)));
                 const TaskFactors factors = task_factors(*scenario.cluster, scenario.models[section],
                                                          role_of(scenario, stage), shape);
                 rows += n;

@@ -19,9 +19,6 @@ struct Sequence {
 /// Returns the sequences that a sample has in a section: the items that an encoder reads, or its tokens.
 std::vector<Sequence> sequences_of(const SampleTable& table, int section, std::int64_t id);
 
-/// Returns the mesh of a stage's tasks: without replicas that have nothing to do with them.
-parallel::MeshShape task_mesh(const Scenario& scenario, int stage);
-
 struct CorrectedWork {
     double predicted_s = 0, corrected_s = 0;
     double measured_share = 0;  ///< part of the predicted time in tasks of shapes that were measured

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "workload/costs.hpp"
@@ -37,15 +36,8 @@ public:
                const SampleTable::Lengths& lengths, Probes& probes)
         : probe_{.spec = scenario.models[section],
                  .role = role_of(scenario, stage),
-                 .shape = mesh_shape_of(scenario, stage),
-                 // Those of tied weights and of gradients are not used by tasks.
-                 .links = {.tp = links.tp,
-                           .cp = links.cp,
-                           .data = {},
-                           .network = links.network,
-                           .ep = links.ep,
-                           .expert_nodes = links.expert_nodes,
-                           .expert_imbalance = links.expert_imbalance}},
+                 .shape = task_mesh(mesh_shape_of(scenario, stage)),
+                 .links = task_links(links)},
           units_(probe_.spec),
           encoders_(encoders_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
@@ -57,14 +49,9 @@ public:
             cluster_ = &*scenario.cluster;
             probe_.options.rates = rates_of(cluster_->device);
         }
-        // A task does not know of other replicas than those with which it shares experts.
-        const graph::Section& s = scenario.graph.sections[section];
-        const graph::Layout& layout = s.layout;
-        probe_.shape.dp = std::lcm(layout.stage_ranks(), layout.expert_ranks()) / layout.stage_ranks();
         // Where groups of the parts of a lane share experts, each group by itself, costs know of no common
         // work.
-        common_ = probe_.shape.dp > 1 && probe_.shape.dp == s.lane_replicas;
-        probe_.shape.tied = {};  // nor of the other end of a pipeline
+        common_ = probe_.shape.dp > 1 && probe_.shape.dp == scenario.graph.sections[section].lane_replicas;
     }
 
     /// `asked`: the lengths for which the cost is asked; empty: any.

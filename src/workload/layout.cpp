@@ -1,6 +1,7 @@
 #include "workload/layout.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -154,6 +155,20 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
             .expert_nodes = widest_expert_nodes_of(scenario, stage),
             .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks()),
             .expert_imbalance = cluster.device.expert_imbalance};
+}
+
+parallel::MeshShape task_mesh(parallel::MeshShape shape) {
+    const int replica = shape.degrees.ranks();
+    shape.dp = std::lcm(replica, shape.experts.ranks()) / replica;
+    shape.tied = {};
+    return shape;
+}
+
+parallel::MeshLinks task_links(parallel::MeshLinks links) {
+    links.data = links.tied = {};
+    links.data_nodes.clear();
+    links.expert_data_nodes.clear();
+    return links;
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {

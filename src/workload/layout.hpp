@@ -19,6 +19,11 @@ namespace maestro::workload {
 parallel::Degrees degrees_of(const graph::Section& section);
 /// Returns the mesh of a stage.
 parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage);
+/// Returns the part of a stage's mesh of which a task knows: the other replicas with which it shares experts,
+/// and no other stage.
+parallel::MeshShape task_mesh(parallel::MeshShape shape);
+/// Returns the links that a task uses, without those of gradients and of tied weights.
+parallel::MeshLinks task_links(parallel::MeshLinks links);
 /// Whether the stage holds a copy of a tied embedding: the first stage of a pipeline embeds tokens by it, and
 /// the last one computes the loss by it.
 bool is_tied(const Scenario& scenario, int stage);

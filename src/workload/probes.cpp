@@ -4,12 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
-#include "base/check.hpp"
+#include "workload/layout.hpp"
 
 namespace maestro::workload {
 
@@ -204,7 +204,8 @@ bool passed_all(const FewLayers& few, const model::Footprint& footprint) {
             if (l + 1 >= marks.size() || !marks[l + 1].passed) return false;
         return true;
     };
-    return passed(footprint.forward_marks) && (footprint.backward_s == 0 || passed(footprint.backward_marks));
+    return passed(footprint.forward_marks) &&
+           (!footprint.backward_end.passed || passed(footprint.backward_marks));
 }
 
 }  // namespace
@@ -238,17 +239,8 @@ model::Footprint Probes::footprint(const Probe& probe) {
 }
 
 const model::Footprint& Probes::tasks_of(Probe probe) {
-    // A task knows of no other replicas than those with which it shares experts, of no other stages, and of
-    // no links between them.
-    const int replica = probe.shape.degrees.ranks();
-    probe.shape.dp = std::lcm(replica, probe.shape.experts.ranks()) / replica;
-    probe.shape.tied = {};
-    probe.links = {.tp = probe.links.tp,
-                   .cp = probe.links.cp,
-                   .data = {},
-                   .network = probe.links.network,
-                   .ep = probe.links.ep,
-                   .expert_nodes = probe.links.expert_nodes};
+    probe.shape = task_mesh(probe.shape);
+    probe.links = task_links(std::move(probe.links));
     const auto at = tasks_.find(probe);
     if (at != tasks_.end()) return at->second;
     std::vector<model::SampleShape> samples;

@@ -39,16 +39,6 @@ private:
     std::vector<double> free_s_;
 };
 
-/// The groups in the order in which a stage sums them: backward finishes the last one first, and a tied
-/// embedding waits for its other stage.
-std::vector<std::size_t> sum_order(const StepEnd& end) {
-    std::vector<std::size_t> order;
-    for (const bool tied : {false, true})
-        for (std::size_t g = end.size(); g-- > 0;)
-            if (end[g].tied == tied) order.push_back(g);
-    return order;
-}
-
 /// An operation that is next in the queue of its stage.
 struct Next {
     std::size_t done = 0;  ///< operations of the stage
@@ -85,6 +75,14 @@ std::vector<std::vector<double>> run_queues(Networks& networks, const std::vecto
 }
 
 }  // namespace
+
+std::vector<std::size_t> sum_order(const StepEnd& end) {
+    std::vector<std::size_t> order;
+    for (const bool tied : {false, true})
+        for (std::size_t g = end.size(); g-- > 0;)
+            if (end[g].tied == tied) order.push_back(g);
+    return order;
+}
 
 double norm_seconds(const graph::SectionGraph& graph, double latency_s) {
     return 2 * latency_s * std::ceil(std::log2(std::max(1.0, static_cast<double>(graph.world))));

@@ -3,6 +3,7 @@
 // train/step/parameter_sync on real ranks.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "graph/section_graph.hpp"
@@ -28,6 +29,10 @@ struct StepTail {
 StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
                    const std::vector<std::vector<LastBackward>>& last, const std::vector<double>& tasks_end_s,
                    double latency_s);
+
+/// Returns the groups, as indices of `end`, in the order in which a stage sums them: backward finishes the
+/// last one first, and a tied embedding waits for its other stage.
+std::vector<std::size_t> sum_order(const StepEnd& end);
 
 /// Returns the seconds of the norm of all gradients, an all-reduce over all ranks: up and down a tree.
 double norm_seconds(const graph::SectionGraph& graph, double latency_s);

@@ -84,6 +84,7 @@ TEST(Probes, AreThoseOfAllLayers) {
         deep.insert(deep.end(), settings.begin(), settings.end());
         Scenario scenario = glyph_scenario(deep);
         scenario.cluster = config::parse_cluster(testing_support::input("clusters/h100.toml"), "cluster");
+        scenario.cluster->device.expert_imbalance = 1.5;
         Probes probes;
         for (int stage = 0; stage < static_cast<int>(scenario.graph.stages.size()); ++stage) {
             SCOPED_TRACE(scenario.graph.stage_name(stage));
