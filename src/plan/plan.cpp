@@ -34,6 +34,14 @@ bool names(const std::string& prefix, const std::string& key) {
     return key == prefix || key.starts_with(prefix + ".");
 }
 
+/// What these beginnings of keys fix.
+IsFixed fixed_by(std::vector<std::string> prefixes) {
+    return [prefixes = std::move(prefixes)](const std::string& key) {
+        return std::any_of(prefixes.begin(), prefixes.end(),
+                           [&](const std::string& prefix) { return names(prefix, key); });
+    };
+}
+
 void check_fixed(const std::vector<std::string>& fixed, const config::Deck& deck) {
     for (const std::string& prefix : fixed) {
         bool found = prefix == "train.recompute";
@@ -117,11 +125,9 @@ std::vector<Change> changes_of(const Subject& subject, const Report& report,
     }
     for (const std::string& prefix : fixed) {
         Subject freer = subject;
-        freer.is_fixed = [&](const std::string& key) {
-            return std::any_of(fixed.begin(), fixed.end(), [&](const std::string& other) {
-                return other != prefix && names(other, key);
-            });
-        };
+        std::vector<std::string> others = fixed;
+        std::erase(others, prefix);
+        freer.is_fixed = fixed_by(std::move(others));
         if (const auto seconds = seconds_of_any(freer, report.ranks))
             changes.push_back({fmt::format("no --fix {}", prefix), *seconds});
     }
@@ -212,10 +218,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
                         "run.precision=fp32 or bf16",
                     Scope::all_ranks);
     check_fixed(line.fixed, deck);
-    const IsFixed is_fixed = [&](const std::string& key) {
-        return std::any_of(line.fixed.begin(), line.fixed.end(),
-                           [&](const std::string& prefix) { return names(prefix, key); });
-    };
+    const IsFixed is_fixed = fixed_by(line.fixed);
     const int own_ranks = scenario.graph.world;
     const std::unique_ptr<data::Samples> source = workload::training_samples(deck, scenario);
     const data::Samples& samples = *source;

@@ -13,13 +13,17 @@
 
 namespace maestro::plan {
 
+/// `paid_ranks`: idle ones too, where they are paid.
+inline double tokens_per_rank_hour(const Plan& plan, int paid_ranks) {
+    return 3600 * plan.tokens / plan.step_s / paid_ranks;
+}
+
 /// The frameworks that run all sections in one layout and in the order of the data, with the best such
 /// layout.
 struct OneLayout {
     Plan plan;               ///< step_s under `fifo`
     double wavefront_s = 0;  ///< of the same layout in Maestro's order
     int ranks = 0;           ///< that are paid; the layout may leave some of them idle
-    double tokens_per_rank_hour() const { return 3600 * plan.tokens / plan.step_s / ranks; }
 };
 
 /// A section that has no layout in which each rank has the memory that it needs.
@@ -59,13 +63,12 @@ struct Report {
     std::vector<Change> changes = {};  ///< where no plan fits: with each of these alone, one does
 
     int paid(const Plan& plan) const { return pays_all ? ranks : plan.ranks; }
-    /// Per rank that is paid and hour.
     double tokens_per_rank_hour(const Plan& plan) const {
-        return 3600 * plan.tokens / plan.step_s / paid(plan);
+        return plan::tokens_per_rank_hour(plan, paid(plan));
     }
-    /// Of whole nodes.
-    double price_per_million_tokens(const Plan& plan) const {
-        const std::int64_t nodes = (paid(plan) + ranks_per_node - 1) / ranks_per_node;
+    /// Of whole nodes, of which a plan uses `paid_ranks` ranks.
+    double price_per_million_tokens(const Plan& plan, int paid_ranks) const {
+        const std::int64_t nodes = (paid_ranks + ranks_per_node - 1) / ranks_per_node;
         return static_cast<double>(nodes) * price * plan.step_s / 3600 / plan.tokens * 1e6;
     }
 };

@@ -21,12 +21,13 @@ nlohmann::ordered_json json_of(const Choice& choice) {
     return json;
 }
 
-nlohmann::ordered_json json_of(const Report& report, const Plan& plan) {
+nlohmann::ordered_json json_of(const Report& report, const Plan& plan, int paid_ranks) {
     nlohmann::ordered_json json;
     json["ranks"] = plan.ranks;
     json["step_s"] = plan.step_s / static_cast<double>(report.steps);
-    json["tokens_per_rank_hour"] = report.tokens_per_rank_hour(plan);
-    if (report.price > 0) json["price_per_million_tokens"] = report.price_per_million_tokens(plan);
+    json["tokens_per_rank_hour"] = tokens_per_rank_hour(plan, paid_ranks);
+    if (report.price > 0)
+        json["price_per_million_tokens"] = report.price_per_million_tokens(plan, paid_ranks);
     if (plan.worst) {
         json["worst"] = *plan.worst;
         json["worst_rates"] = plan.worst_rates;
@@ -47,14 +48,13 @@ nlohmann::ordered_json json_of(const Report& report, const Plan& plan) {
 
 nlohmann::ordered_json json_of(const Report& report, const std::optional<OneLayout>& one) {
     if (!one) return nullptr;
-    nlohmann::ordered_json json = json_of(report, one->plan);
-    json["tokens_per_rank_hour"] = one->tokens_per_rank_hour();
+    nlohmann::ordered_json json = json_of(report, one->plan, one->ranks);
     json["wavefront_step_s"] = one->wavefront_s / static_cast<double>(report.steps);
     return json;
 }
 
-/// A row of the table. `hour`: its tokens per rank-hour.
-std::string row_of(const Report& report, const Plan& plan, const std::string& number, double hour) {
+/// A row of the table.
+std::string row_of(const Report& report, const Plan& plan, const std::string& number, int paid_ranks) {
     std::vector<std::string> sections, busy;
     double memory = 0;
     for (std::size_t s = 0; s < plan.choices.size(); ++s) {
@@ -66,10 +66,11 @@ std::string row_of(const Report& report, const Plan& plan, const std::string& nu
         memory = std::max(memory, plan.memory[s]);
     }
     const std::string price =
-        report.price > 0 ? fmt::format("{:>10.4g}", report.price_per_million_tokens(plan)) : "";
+        report.price > 0 ? fmt::format("{:>10.4g}", report.price_per_million_tokens(plan, paid_ranks)) : "";
     return fmt::format("{:>3}{:>12.6g}{:>18.4g}{}{:>7}{:>12.4g}{:>7}  {:<12}{}", number,
-                       plan.step_s / static_cast<double>(report.steps), hour / 1e6, price, plan.ranks,
-                       memory / 1e9, plan.worst ? fmt::format("{:.1f}%", 100 * *plan.worst) : "",
+                       plan.step_s / static_cast<double>(report.steps),
+                       tokens_per_rank_hour(plan, paid_ranks) / 1e6, price, plan.ranks, memory / 1e9,
+                       plan.worst ? fmt::format("{:.1f}%", 100 * *plan.worst) : "",
                        fmt::format("{}", fmt::join(busy, " ")), fmt::join(sections, "; "));
 }
 
@@ -107,24 +108,22 @@ std::string describe(const Report& report) {
                             "M tokens/rank-h", report.price > 0 ? fmt::format("{:>10}", "price/M") : "",
                             "ranks", "memory GB", "worst", "busy", "layouts");
     for (std::size_t k = 0; k < report.found.plans.size(); ++k)
-        text += row_of(report, report.found.plans[k], std::to_string(k + 1),
-                       report.tokens_per_rank_hour(report.found.plans[k])) +
-                "\n";
+        text +=
+            row_of(report, report.found.plans[k], std::to_string(k + 1), report.paid(report.found.plans[k])) +
+            "\n";
     if (!report.found.plans.empty()) text += times_of(report, report.found.plans.front());
     if (report.frontier.size() > 1) {
         text += "the fastest plan by the number of ranks:\n";
-        for (const Plan& plan : report.frontier)
-            text += row_of(report, plan, "", report.tokens_per_rank_hour(plan)) + "\n";
+        for (const Plan& plan : report.frontier) text += row_of(report, plan, "", report.paid(plan)) + "\n";
     }
     if (report.one_layout && !report.found.plans.empty()) {
         const OneLayout& one = *report.one_layout;
         const Plan& best = report.found.plans.front();
-        const double hour = one.tokens_per_rank_hour();
         const double order = one.plan.step_s / one.wavefront_s;
-        const double gain = report.tokens_per_rank_hour(best) / hour;
+        const double gain = report.tokens_per_rank_hour(best) / tokens_per_rank_hour(one.plan, one.ranks);
         text += fmt::format(
             "one layout for all sections, in the order of the data, with the best such layout:\n{}\n",
-            row_of(report, one.plan, "", hour));
+            row_of(report, one.plan, "", one.ranks));
         text += fmt::format(
             "the best plan gives {:.3f} times the tokens per rank-hour: {:.3f} by the order (wavefront in "
             "that "
@@ -146,11 +145,12 @@ std::string describe(const Report& report) {
 std::string to_json(const Report& report) {
     nlohmann::ordered_json json;
     json["plans"] = nlohmann::ordered_json::array();
-    for (const Plan& plan : report.found.plans) json["plans"].push_back(json_of(report, plan));
+    for (const Plan& plan : report.found.plans)
+        json["plans"].push_back(json_of(report, plan, report.paid(plan)));
     json["one_size"] = json_of(report, report.one_layout);
     json["frontier"] = nlohmann::ordered_json::array();
     for (std::size_t k = 0; k < report.frontier.size(); ++k) {
-        json["frontier"].push_back(json_of(report, report.frontier[k]));
+        json["frontier"].push_back(json_of(report, report.frontier[k], report.paid(report.frontier[k])));
         json["frontier"].back()["one_size"] = json_of(report, report.frontier_one_layout[k]);
     }
     json["steps"] = report.steps;
