@@ -59,6 +59,7 @@ struct Section {
     bool replicas_share_experts() const { return layout.stage_ranks() % layout.expert_ranks() != 0; }
     /// Samples of a micro-batch of a replica group: `micro_batch` for each replica, but at most about 2^30.
     int lane_micro_batch() const { return lane_replicas * std::min(micro_batch, (1 << 30) / lane_replicas); }
+    bool operator==(const Section&) const = default;
 };
 
 struct Edge {

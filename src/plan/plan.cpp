@@ -245,11 +245,13 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
     table.keep_extremes(static_cast<int>(std::min<std::int64_t>(scenario.global_batch, table.size())));
     workload::Probes probes;
+    workload::Estimates estimates(table, probes);
     Subject subject{.scenario = scenario,
                     .table = table,
                     .probes = probes,
                     .device = workload::rank_device_of(*scenario.cluster, deck.run),
                     .options = workload::plan_options_of(deck),
+                    .estimates = estimates,
                     .steps = {},
                     .moves = deck.schedule.moves,
                     .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready

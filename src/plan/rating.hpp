@@ -10,6 +10,7 @@
 
 #include "plan/choices.hpp"
 #include "schedule/execution/simulate.hpp"
+#include "workload/estimate.hpp"
 #include "workload/probes.hpp"
 #include "workload/rank_device.hpp"
 #include "workload/sample_table.hpp"
@@ -27,10 +28,16 @@ struct Subject {
     workload::Probes& probes;
     workload::RankDevice device;
     workload::PlanOptions options;
+    workload::Estimates& estimates;                ///< of the scenario's cluster
     std::vector<std::vector<std::int64_t>> steps;  ///< the samples of each step that is simulated
     std::int64_t moves = 0;                        ///< of the wavefront's search
     schedule::Dispatch dispatch = schedule::Dispatch::planned;
     IsFixed is_fixed;
+
+    /// Returns the estimate of the k-th step of a scenario.
+    workload::StepEstimate estimate(const workload::Scenario& of, std::size_t k) const {
+        return estimates.of(of, device, options, steps[k]);
+    }
 };
 
 /// What a section's choice takes and needs at least, whatever the others are.

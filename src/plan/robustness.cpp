@@ -43,10 +43,21 @@ void find_worst_losses(const Subject& subject, std::vector<Plan>& plans, const s
     if (plans.size() < 2) return;
     for (Plan& plan : plans) plan.worst = 0;
     for (const WrongRates& wrong : kWrongRates) {
+        workload::Estimates estimates(subject.table, subject.probes);
+        Subject wrongly{.scenario = subject.scenario,
+                        .table = subject.table,
+                        .probes = subject.probes,
+                        .device = subject.device,
+                        .options = subject.options,
+                        .estimates = estimates,
+                        .steps = subject.steps,
+                        .moves = subject.moves,
+                        .dispatch = subject.dispatch,
+                        .is_fixed = subject.is_fixed};
         std::vector<double> seconds;
         for (Plan plan : plans) {
             wrong.change(*plan.scenario.cluster);
-            seconds.push_back(simulated(subject, std::move(plan), policy).step_s);
+            seconds.push_back(simulated(wrongly, std::move(plan), policy).step_s);
         }
         const double fastest_s = *std::min_element(seconds.begin(), seconds.end());
         for (std::size_t k = 0; k < plans.size(); ++k)

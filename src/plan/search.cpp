@@ -373,8 +373,7 @@ std::pair<schedule::Timeline, double> run_step(const Subject& subject, const wor
 
 /// Sets the plan's figures that follow from a simulated step, the k-th of all.
 void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std::string& policy) {
-    const workload::StepEstimate step = workload::estimate(plan.scenario, subject.table, subject.probes,
-                                                           subject.device, subject.options, subject.steps[k]);
+    const workload::StepEstimate step = subject.estimate(plan.scenario, k);
     const graph::SectionGraph& graph = plan.scenario.graph;
     const auto [timeline, seconds] = run_step(subject, step, graph, k, policy);
     plan.step_s += seconds;
@@ -427,9 +426,7 @@ std::optional<Plan> plan_of(const Subject& subject, std::vector<Choice> choices,
     if (!refusals.empty()) return {};
     plan.ranks = plan.scenario.graph.world;
     try {
-        const workload::StepEstimate step =
-            workload::estimate(plan.scenario, subject.table, subject.probes, subject.device, subject.options,
-                               subject.steps.front());
+        const workload::StepEstimate step = subject.estimate(plan.scenario, 0);
         if (!step.shortage.empty()) return {};
     } catch (const Error& error) {
         if (error.code() != ExitCode::bad_deck) throw;
@@ -493,9 +490,8 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
         if (!refusals.empty()) return;
         double bound_s = 0;
         try {
-            for (const std::vector<std::int64_t>& ids : subject.steps) {
-                const workload::StepEstimate step = workload::estimate(
-                    scenario, subject.table, subject.probes, subject.device, subject.options, ids);
+            for (std::size_t k = 0; k < subject.steps.size(); ++k) {
+                const workload::StepEstimate step = subject.estimate(scenario, k);
                 if (!step.shortage.empty()) {
                     ++found.no_room;
                     const double most =
@@ -560,9 +556,7 @@ Found search(const Subject& subject, const Ratings& ratings, const Limits& limit
         bounded.pop();
         if (filled() && !limits.all) {
             const workload::Scenario scenario = scenario_of(candidate);
-            const workload::StepEstimate step =
-                workload::estimate(scenario, subject.table, subject.probes, subject.device, subject.options,
-                                   subject.steps.front());
+            const workload::StepEstimate step = subject.estimate(scenario, 0);
             candidate.quick_s = static_cast<double>(subject.steps.size()) *
                                 run_step(subject, step, scenario.graph, 0, quick).second;
             if (candidate.quick_s > kSlow * best_s()) {

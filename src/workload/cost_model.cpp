@@ -170,6 +170,24 @@ double probed_samples(std::int64_t micro_batch, const SampleTable::Lengths& leng
     return std::round(std::min(1 + others / length, kMaxProbedSamples));
 }
 
+Transfer transfer_of(const Scenario& scenario, int stage, const SampleTable& table) {
+    const graph::SectionGraph& graph = scenario.graph;
+    const model::Role role = role_of(scenario, stage);
+    Transfer transfer;
+    if (!scenario.cluster || role.computes_loss()) return transfer;
+    transfer.row_bytes = static_cast<double>(role.output_width) * static_cast<double>(size_of(role.compute));
+    if (!role.stage.last()) transfer.unit = table.units(graph.stages[stage].section).unit();
+    // The ranks of a lane send at the same time; the end with more ranks bounds the rows of one rank.
+    int at_once = std::numeric_limits<int>::max();
+    for (const graph::StageEdge& e : graph.stage_edges)
+        if (e.from == stage)
+            at_once = std::min(
+                at_once, std::max(graph.section_of(stage).lane_ranks(), graph.section_of(e.to).lane_ranks()));
+    transfer.parallel = at_once;
+    transfer.bandwidth = link_from(graph, *scenario.cluster, stage).bandwidth;
+    return transfer;
+}
+
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes)
     : CostModel(scenario, table, probes, Scope()) {}
 
@@ -189,18 +207,7 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         if (!scope.samples.empty() && asked.empty()) asked.insert(1);
         const parallel::MeshLinks links = scope.links ? scope.links(stage) : mesh_links_of(scenario, stage);
         costs.cost = StageProbe(scenario, s, stage, links, table.lengths(s), probes).run(asked);
-        const model::Role role = role_of(scenario, stage);
-        if (!scenario.cluster || role.computes_loss()) continue;
-        costs.row_bytes = static_cast<double>(role.output_width) * static_cast<double>(size_of(role.compute));
-        if (!role.stage.last()) costs.unit = table.units(s).unit();
-        // The ranks of a lane send at the same time; the end with more ranks bounds the rows of one rank.
-        int at_once = std::numeric_limits<int>::max();
-        for (const graph::StageEdge& e : graph.stage_edges)
-            if (e.from == stage)
-                at_once =
-                    std::min(at_once, std::max(section.lane_ranks(), graph.section_of(e.to).lane_ranks()));
-        costs.parallel = at_once;
-        costs.bandwidth = link_from(graph, *scenario.cluster, stage).bandwidth;
+        if (scope.transfers) costs.transfer = transfer_of(scenario, stage, table);
     }
 }
 
@@ -234,9 +241,8 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
         const double task_s = task.forward_s + task.backward_s;
         if (common_s > 0) task.common = std::min(1.0, common_s / task_s);
         if (!costs.backward) task.backward_s = 0;
-        if (costs.bandwidth > 0)
-            task.transfer_s = static_cast<double>(table_->output_rows(sample, costs.section) * costs.unit) *
-                              costs.row_bytes / (costs.bandwidth * costs.parallel);
+        if (costs.transfer.bandwidth > 0)
+            task.transfer_s = costs.transfer.seconds(table_->output_rows(sample, costs.section));
         cost.stages.push_back(task);
     }
     return cost;

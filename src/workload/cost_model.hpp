@@ -45,6 +45,20 @@ struct LengthCost {
     }
 };
 
+/// The seconds for which rows that leave a stage pass over a link, without its latency.
+struct Transfer {
+    double row_bytes = 0, bandwidth = 0;  ///< of the link, bytes/s; 0: nothing is counted
+    std::int64_t unit = 1;                ///< output rows of the stage for an output row of the section
+    int parallel = 1;                     ///< ranks that send the rows of a sample at the same time
+    /// `rows`: output rows of the section.
+    double seconds(std::int64_t rows) const {
+        return bandwidth > 0 ? static_cast<double>(rows * unit) * row_bytes / (bandwidth * parallel) : 0;
+    }
+};
+/// Returns that of a stage on the scenario's cluster; nothing is counted without one, or where the stage
+/// computes the loss.
+Transfer transfer_of(const Scenario& scenario, int stage, const SampleTable& table);
+
 class CostModel {
 public:
     /// `table` must outlive the model; `probes` keeps what it measures. Costs are seconds of a sample's task
@@ -56,6 +70,7 @@ public:
         /// Links within lanes in the place of the cluster's.
         std::function<parallel::MeshLinks(int stage)> links = {};
         std::optional<int> section = {};  ///< whose stages alone have costs
+        bool transfers = true;            ///< false: rows that leave a stage take no time
         /// Those that are asked for: only their lengths are measured. Empty: all of the table.
         std::span<const std::int64_t> samples = {};
     };
@@ -68,11 +83,7 @@ private:
         int section = 0;
         LengthCost cost;
         bool backward = true;
-        /// Bytes of a sample's output row that pass over the link together, and the link's bandwidth; 0
-        /// without a cluster.
-        double row_bytes = 0, bandwidth = 0;
-        std::int64_t unit = 1;  ///< output rows of the stage for an output row of the section
-        int parallel = 1;       ///< ranks that send the rows of a sample at the same time
+        Transfer transfer;
     };
     template <class Each>
     void lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const;

@@ -73,20 +73,95 @@ double add_samples(schedule::Problem& problem, const SampleTable& table, std::sp
 StepEstimate estimate(const Scenario& scenario, const SampleTable& table, Probes& probes,
                       const RankDevice& device, const PlanOptions& options,
                       std::span<const std::int64_t> ids) {
+    return Estimates(table, probes).of(scenario, device, options, ids);
+}
+
+std::size_t Estimates::Hash::operator()(const Key& key) const {
+    const graph::Layout& l = key.section.layout;
+    std::size_t hash = std::hash<const std::int64_t*>{}(key.ids);
+    for (const int value : {key.index, l.dp, l.tp, l.cp, l.pp, l.ep, l.etp, static_cast<int>(l.cp_kind),
+                            l.chunks, key.section.micro_batch, key.section.first_rank,
+                            key.section.lane_replicas, static_cast<int>(key.recompute), key.recompute_layers})
+        hash ^= std::hash<int>{}(value) + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+    return hash;
+}
+
+const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section, backend::Traits traits,
+                                          bool train, std::span<const std::int64_t> ids) {
+    constexpr std::size_t kMostCosts = 1 << 22;  // that are kept, of 40 bytes each
+    const graph::Section& s = scenario.graph.sections[section];
+    const int stages = s.layout.stage_count();
+    Key key{
+        .index = section,
+        .section = s,
+        .layers = {scenario.layers.begin() + s.first_stage, scenario.layers.begin() + s.first_stage + stages},
+        .recompute = scenario.tuning[section].recompute,
+        .recompute_layers = scenario.tuning[section].recompute_layers,
+        .traits = traits,
+        .train = train,
+        .ids = ids.data(),
+        .samples = ids.size()};
+    key.section.colocate_with.clear();
+    key.section.layout.first_rank = -1;
+    key.section.first_rank %= std::max(scenario.graph.ranks_per_node, 1);
+    key.section.first_lane = key.section.first_stage = 0;
+    const auto known = parts_.find(key);
+    if (known != parts_.end()) return known->second;
+    if (costs_ > kMostCosts) {
+        parts_.clear();
+        costs_ = 0;
+    }
+    Part part;
+    const CostModel model(scenario, table_, probes_,
+                          {.section = section, .transfers = false, .samples = ids});
+    for (const std::int64_t id : ids) {
+        const schedule::SampleCost cost = model.of(id);
+        part.costs.insert(part.costs.end(), cost.stages.begin(), cost.stages.end());
+    }
+    for (int k = 0; k < stages; ++k) {
+        const int stage = scenario.graph.stage_of(section, k);
+        part.memory.push_back(measure_stage(scenario, stage, table_, probes_, traits, train));
+        part.ends.push_back(step_end_of(scenario, stage, probes_));
+        place_groups(part.ends.back(), scenario, stage, table_, ids, probes_);
+    }
+    costs_ += part.costs.size();
+    return parts_.emplace(std::move(key), std::move(part)).first->second;
+}
+
+StepEstimate Estimates::of(const Scenario& scenario, const RankDevice& device, const PlanOptions& options,
+                           std::span<const std::int64_t> ids) {
+    const graph::SectionGraph& graph = scenario.graph;
     StepEstimate step;
-    step.latency_s = link_among(*scenario.cluster, 0, scenario.graph.world - 1).latency_s;
+    step.latency_s = link_among(*scenario.cluster, 0, graph.world - 1).latency_s;
     step.problem = problem_of(scenario);
-    const CostModel model(scenario, table, probes, {.samples = ids});
     std::vector<schedule::SampleCost> costs;
-    for (const std::int64_t id : ids) costs.push_back(model.of(id));
-    step.tokens = add_samples(step.problem, table, ids, std::move(costs));
-    step.memory = plan_memory(scenario, table, probes, device, options);
-    step.shortage = shortage(step.memory, scenario.graph, device);
+    for (const std::int64_t id : ids) {
+        costs.push_back({.id = id, .stages = {}});
+        costs.back().stages.reserve(graph.stages.size());
+    }
+    std::vector<StageMemory> memory;
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+        const Part& part = part_of(scenario, s, device.traits, options.train, ids);
+        const auto stages = static_cast<std::ptrdiff_t>(part.ends.size());
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            const auto first = part.costs.begin() + static_cast<std::ptrdiff_t>(i) * stages;
+            costs[i].stages.insert(costs[i].stages.end(), first, first + stages);
+        }
+        memory.insert(memory.end(), part.memory.begin(), part.memory.end());
+        step.ends.insert(step.ends.end(), part.ends.begin(), part.ends.end());
+    }
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
+        if (const Transfer transfer = transfer_of(scenario, stage, table_); transfer.bandwidth > 0)
+            for (schedule::SampleCost& cost : costs)
+                cost.stages[stage].transfer_s =
+                    transfer.seconds(table_.output_rows(cost.id, graph.stages[stage].section));
+    step.tokens = add_samples(step.problem, table_, ids, std::move(costs));
+    step.memory =
+        plan_memory(join_stages(scenario, table_, device.traits, std::move(memory)), graph, device, options);
+    step.shortage = shortage(step.memory, graph, device);
     for (std::size_t s = 0; s < step.problem.stages.size(); ++s)
         step.problem.stages[s].window = step.memory.stages[s].window;
-    step.ends = step_ends(scenario, probes);
     add_syncs(step.ends, step.problem);
-    place_groups(step.ends, scenario, table, ids, probes);
     return step;
 }
 

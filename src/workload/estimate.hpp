@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/section_graph.hpp"
@@ -36,6 +37,51 @@ struct StepEstimate {
 StepEstimate estimate(const Scenario& scenario, const SampleTable& table, Probes& probes,
                       const RankDevice& device, const PlanOptions& options,
                       std::span<const std::int64_t> ids);
+
+/// Estimates of many scenarios of one deck, in which a section's part is computed once for all scenarios that
+/// agree on it: it depends on the section's own layout, micro-batch and recomputation and on where its ranks
+/// are on their nodes. Not thread-safe.
+class Estimates {
+public:
+    /// Both must outlive it.
+    Estimates(const SampleTable& table, Probes& probes) : table_(table), probes_(probes) {}
+    /// Returns estimate() of the scenario. All scenarios are with_sections() of one, on the same cluster, and
+    /// differ besides in Tuning::recompute and recompute_layers alone. `ids` must keep their place in memory.
+    StepEstimate of(const Scenario& scenario, const RankDevice& device, const PlanOptions& options,
+                    std::span<const std::int64_t> ids);
+
+private:
+    struct Key {
+        int index = 0;           ///< of the section
+        graph::Section section;  ///< with its first rank on its node, without what its places follow from
+        std::vector<Range> layers;
+        Recompute recompute = Recompute::none;
+        int recompute_layers = 0;
+        backend::Traits traits = {};
+        bool train = true;
+        const std::int64_t* ids = nullptr;
+        std::size_t samples = 0;
+        bool operator==(const Key&) const = default;
+    };
+    struct Hash {
+        std::size_t operator()(const Key& key) const;
+    };
+    /// A section's part of an estimate.
+    struct Part {
+        /// By sample, those of all stages of the section one after another, without transfers.
+        std::vector<schedule::TaskCost> costs;
+        std::vector<StageMemory> memory;  ///< by stage
+        std::vector<StepEnd> ends;        ///< by stage
+    };
+    /// Valid until the next call.
+    const Part& part_of(const Scenario& scenario, int section, backend::Traits traits, bool train,
+                        std::span<const std::int64_t> ids);
+
+    const SampleTable& table_;
+    Probes& probes_;
+    std::unordered_map<Key, Part, Hash> parts_;
+    std::size_t costs_ = 0;  ///< in all parts
+};
 
 /// Adds the step's samples of the scenario to a problem, with `costs` by their ids, and returns their tokens.
 double add_samples(schedule::Problem& problem, const SampleTable& table, std::span<const std::int64_t> ids,

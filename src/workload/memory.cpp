@@ -153,6 +153,13 @@ void check_rows(const Scenario& scenario, const SampleTable& table, int stage,
                     Scope::all_ranks);
 }
 
+/// Returns the share of the batch that a replica has, in micro-batches of its section.
+double micro_batches_of(const Scenario& scenario, int section) {
+    const graph::Section& s = scenario.graph.sections[section];
+    return static_cast<double>(scenario.global_batch) /
+           static_cast<double>(std::int64_t{s.micro_batch} * s.layout.dp);
+}
+
 channel::Side side_of(const graph::SectionGraph& graph, int stage) {
     channel::Side side;
     for (int group = 0; group < graph.section_of(stage).replica_groups(); ++group)
@@ -215,59 +222,70 @@ std::string RankMemory::describe() const {
 
 MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                           backend::Traits traits, bool train) {
+    std::vector<StageMemory> stages;
+    for (int stage = 0; stage < static_cast<int>(scenario.graph.stages.size()); ++stage)
+        stages.push_back(measure_stage(scenario, stage, table, probes, traits, train));
+    return join_stages(scenario, table, traits, std::move(stages));
+}
+
+StageMemory measure_stage(const Scenario& scenario, int stage, const SampleTable& table, Probes& probes,
+                          backend::Traits traits, bool train) {
+    const int s = scenario.graph.stages[stage].section;
+    const graph::Section& section = scenario.graph.sections[s];
+    const model::Role role = role_of(scenario, stage);
+    StageMemory memory;
+    memory.window = section.window == 0 ? 0 : window_of(scenario, stage);
+    memory.loss = role.computes_loss();
+    const int batch = scenario.full_micro_batch(s);
+    const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
+    check_rows(scenario, table, stage, worst);
+    // A micro-batch of as many rows may have more bytes, which a GPU copies into its scratch memory.
+    auto largest = worst;
+    for (model::SampleShape& shape : largest)
+        for (Item& item : shape.items) item = table.units(s).largest_like(item);
+    memory.footprint = measure_lane(scenario, stage, largest, traits, train, probes);
+    // Activations kept for backward grow with the rows alone, and no micro-batch has more rows than the
+    // longest.
+    const model::Footprint of_longest = measure_lane(scenario, stage, longest, traits, train, probes);
+    memory.footprint.saved = of_longest.saved;
+    memory.footprint.host = of_longest.host;
+    const double more = imbalance(scenario, table, s, longest);
+    for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch,
+                               &memory.footprint.host.saved, &memory.footprint.host.scratch})
+        if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
+    // Of an encoder, only the first stage reads items.
+    if (!table.units(s).encodes() || role.stage.first()) memory.samples = sample_bytes(worst, table.units(s));
+    memory.samples_of_step = memory.samples * std::max(1.0, micro_batches_of(scenario, s));
+    memory.links = links_of(scenario, stage);
+    // The residual stream has a row for every token or patch, of which several may become one row of output.
+    if (role.emits)
+        memory.max_rows =
+            max_rows_sent(table, lane_of(scenario, s)) * (role.stage.last() ? 1 : table.units(s).unit());
+    return memory;
+}
+
+MemoryPlan join_stages(const Scenario& scenario, const SampleTable& table, backend::Traits traits,
+                       std::vector<StageMemory> stages) {
     const graph::SectionGraph& graph = scenario.graph;
     MemoryPlan plan;
     plan.shares_scratch = traits.shares_memory;
     plan.moment_bytes = size_of(ops::accumulate_type(scenario.compute));
-    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+    plan.stages = std::move(stages);
+    for (int stage = 0; stage < static_cast<int>(plan.stages.size()); ++stage) {
         const int s = graph.stages[stage].section;
-        const graph::Section& section = graph.sections[s];
-        const model::Role role = role_of(scenario, stage);
-        const bool open = section.window == 0;
-        StageMemory memory;
-        memory.window = open ? 0 : window_of(scenario, stage);
-        memory.loss = role.computes_loss();
-        const int batch = scenario.full_micro_batch(s);
-        const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        check_rows(scenario, table, stage, worst);
-        // A micro-batch of as many rows may have more bytes, which a GPU copies into its scratch memory.
-        auto largest = worst;
-        for (model::SampleShape& shape : largest)
-            for (Item& item : shape.items) item = table.units(s).largest_like(item);
-        memory.footprint = measure_lane(scenario, stage, largest, traits, train, probes);
-        // Activations kept for backward grow with the rows alone, and no micro-batch has more rows than the
-        // longest.
-        const model::Footprint of_longest = measure_lane(scenario, stage, longest, traits, train, probes);
-        memory.footprint.saved = of_longest.saved;
-        memory.footprint.host = of_longest.host;
-        const double more = imbalance(scenario, table, s, longest);
-        for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch,
-                                   &memory.footprint.host.saved, &memory.footprint.host.scratch})
-            if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
-        // Of an encoder, only the first stage reads items.
-        if (!table.units(s).encodes() || role.stage.first())
-            memory.samples = sample_bytes(worst, table.units(s));
-        const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
-        const double batches = static_cast<double>(scenario.global_batch) / a_round;
-        memory.samples_of_step = memory.samples * std::max(1.0, batches);
+        StageMemory& memory = plan.stages[stage];
         for (const graph::Edge& e : graph.edges)
             if (e.from == s) {
-                const int below = scenario.full_lane_micro_batch(e.to), here = section.lane_micro_batch();
+                const int below = scenario.full_lane_micro_batch(e.to),
+                          here = graph.sections[s].lane_micro_batch();
                 memory.min_window = std::max(memory.min_window, (below + here - 1) / here);
             }
-        memory.max_window = static_cast<int>(
-            std::clamp(std::ceil(batches), 1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));
+        memory.max_window = static_cast<int>(std::clamp(std::ceil(micro_batches_of(scenario, s)),
+                                                        1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));
         if (const StageWindows windows = windows_of(scenario, stage); windows.most > 0) {
             memory.min_window = windows.least;
             memory.max_window = windows.most;
         }
-        memory.links = links_of(scenario, stage);
-        // The residual stream has a row for every token or patch, of which several may become one row of
-        // output.
-        if (role.emits)
-            memory.max_rows =
-                max_rows_sent(table, lane_of(scenario, s)) * (role.stage.last() ? 1 : table.units(s).unit());
-        plan.stages.push_back(memory);
     }
     for (const graph::StageEdge& e : graph.stage_edges)
         plan.channels.push_back(channel_of(scenario, e, table, plan.stages[e.from]));

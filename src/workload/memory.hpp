@@ -89,6 +89,13 @@ struct RankMemory {
 /// concurrently. `train`: false if batches are evaluated.
 MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                           backend::Traits traits, bool train = true);
+/// Returns the stage's part of it, which the sections around it have no influence on: without min_window and
+/// what follows from it.
+StageMemory measure_stage(const Scenario& scenario, int stage, const SampleTable& table, Probes& probes,
+                          backend::Traits traits, bool train);
+/// Returns measure_memory() of stages that were measured before, in the scenario's order.
+MemoryPlan join_stages(const Scenario& scenario, const SampleTable& table, backend::Traits traits,
+                       std::vector<StageMemory> stages);
 /// Returns the bytes of scratch that a task of the stage needs.
 double scratch_of(const MemoryPlan& plan, int stage);
 /// Returns the bytes of host memory into which a rank copies what a checkpoint holds of it: masters and

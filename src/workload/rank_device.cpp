@@ -67,12 +67,17 @@ PlanOptions plan_options_of(const config::Deck& deck) {
 
 MemoryPlan plan_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                        const RankDevice& device, const PlanOptions& options) {
-    MemoryPlan plan = measure_memory(scenario, table, probes, device.traits, options.train);
+    return plan_memory(measure_memory(scenario, table, probes, device.traits, options.train), scenario.graph,
+                       device, options);
+}
+
+MemoryPlan plan_memory(MemoryPlan plan, const graph::SectionGraph& graph, const RankDevice& device,
+                       const PlanOptions& options) {
     plan.snapshots = options.snapshots;
     plan.libraries = device.libraries;
     // The memory of a GPU holds no messages.
-    if (!device.gpu) mark_messages(plan, scenario.graph, device, options.transport);
-    choose_windows(plan, scenario.graph, options.least_windows ? 0 : device.window_bytes());
+    if (!device.gpu) mark_messages(plan, graph, device, options.transport);
+    choose_windows(plan, graph, options.least_windows ? 0 : device.window_bytes());
     return plan;
 }
 

@@ -54,6 +54,9 @@ PlanOptions plan_options_of(const config::Deck& deck);
 /// run.transport asks for what the nodes do not have.
 MemoryPlan plan_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                        const RankDevice& device, const PlanOptions& options);
+/// Returns the same from what measure_memory() has found.
+MemoryPlan plan_memory(MemoryPlan measured, const graph::SectionGraph& graph, const RankDevice& device,
+                       const PlanOptions& options);
 
 /// Returns the memories that the ranks need something of: of their GPUs and, where it is known, of the hosts
 /// of these, or of the nodes whose ranks are CPUs.

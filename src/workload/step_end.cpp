@@ -80,29 +80,33 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
 }
 
 std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
-    MAESTRO_CHECK(scenario.cluster, "the end of a step takes seconds of a cluster");
     std::vector<StepEnd> ends;
-    for (int s = 0; s < static_cast<int>(scenario.graph.stages.size()); ++s) {
-        Probe probe{.spec = scenario.models[scenario.graph.stages[s].section],
-                    .role = role_of(scenario, s),
-                    .shape = mesh_shape_of(scenario, s),
-                    .links = mesh_links_of(scenario, s)};
-        probe.options.rates = rates_of(scenario.cluster->device);
-        StepEnd& end = ends.emplace_back();
-        for (const int data_rank : representatives(probe)) {
-            probe.rank = data_rank * probe.shape.degrees.tp;
-            const StepEnd& of_rank = probes.step_end(probe);
-            end.resize(of_rank.size());
-            for (std::size_t g = 0; g < end.size(); ++g) {
-                end[g].tied = of_rank[g].tied;
-                end[g].sum_s = std::max(end[g].sum_s, of_rank[g].sum_s);
-                end[g].after_sum_s = std::max(end[g].after_sum_s, of_rank[g].after_sum_s);
-                end[g].update_s = std::max(end[g].update_s, of_rank[g].update_s);
-                end[g].gather_s = std::max(end[g].gather_s, of_rank[g].gather_s);
-            }
+    for (int stage = 0; stage < static_cast<int>(scenario.graph.stages.size()); ++stage)
+        ends.push_back(step_end_of(scenario, stage, probes));
+    return ends;
+}
+
+StepEnd step_end_of(const Scenario& scenario, int stage, Probes& probes) {
+    MAESTRO_CHECK(scenario.cluster, "the end of a step takes seconds of a cluster");
+    Probe probe{.spec = scenario.models[scenario.graph.stages[stage].section],
+                .role = role_of(scenario, stage),
+                .shape = mesh_shape_of(scenario, stage),
+                .links = mesh_links_of(scenario, stage)};
+    probe.options.rates = rates_of(scenario.cluster->device);
+    StepEnd end;
+    for (const int data_rank : representatives(probe)) {
+        probe.rank = data_rank * probe.shape.degrees.tp;
+        const StepEnd& of_rank = probes.step_end(probe);
+        end.resize(of_rank.size());
+        for (std::size_t g = 0; g < end.size(); ++g) {
+            end[g].tied = of_rank[g].tied;
+            end[g].sum_s = std::max(end[g].sum_s, of_rank[g].sum_s);
+            end[g].after_sum_s = std::max(end[g].after_sum_s, of_rank[g].after_sum_s);
+            end[g].update_s = std::max(end[g].update_s, of_rank[g].update_s);
+            end[g].gather_s = std::max(end[g].gather_s, of_rank[g].gather_s);
         }
     }
-    return ends;
+    return end;
 }
 
 void add_syncs(const std::vector<StepEnd>& ends, schedule::Problem& problem) {
@@ -113,34 +117,30 @@ void add_syncs(const std::vector<StepEnd>& ends, schedule::Problem& problem) {
         }
 }
 
-void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const SampleTable& table,
+void place_groups(StepEnd& end, const Scenario& scenario, int stage, const SampleTable& table,
                   std::span<const std::int64_t> samples, Probes& probes) {
-    for (std::size_t stage = 0; stage < ends.size(); ++stage) {
-        const int section = scenario.graph.stages[stage].section;
-        std::vector<std::int64_t> active;
-        for (const std::int64_t sample : samples)
-            if (table.activates(sample, section)) active.push_back(sample);
-        if (ends[stage].empty() || active.empty()) continue;
-        const auto medium = active.begin() + static_cast<std::ptrdiff_t>(active.size() / 2);
-        std::nth_element(active.begin(), medium, active.end(), [&](std::int64_t a, std::int64_t b) {
-            return table.length(a, section) < table.length(b, section);
-        });
-        Probe probe{.spec = scenario.models[section],
-                    .role = role_of(scenario, static_cast<int>(stage)),
-                    .shape = mesh_shape_of(scenario, static_cast<int>(stage)),
-                    .links = mesh_links_of(scenario, static_cast<int>(stage))};
-        probe.options.rates = rates_of(scenario.cluster->device);
-        // Where an item stands in a text hardly matters: its rows count as text.
-        probe.add(table.units(section).encodes()
-                      ? table.shape(*medium)
-                      : model::SampleShape{.tokens = table.length(*medium, section), .items = {}});
-        const model::Footprint footprint = probes.footprint(probe);
-        for (std::size_t g = 0; g < ends[stage].size(); ++g) {
-            ends[stage][g].final_at =
-                footprint.backward_s > 0 ? footprint.final_s(g) / footprint.backward_s : 1;
-            ends[stage][g].needed_at =
-                footprint.forward_s > 0 ? footprint.needed_s(g) / footprint.forward_s : 0;
-        }
+    const int section = scenario.graph.stages[stage].section;
+    std::vector<std::int64_t> active;
+    for (const std::int64_t sample : samples)
+        if (table.activates(sample, section)) active.push_back(sample);
+    if (end.empty() || active.empty()) return;
+    const auto medium = active.begin() + static_cast<std::ptrdiff_t>(active.size() / 2);
+    std::nth_element(active.begin(), medium, active.end(), [&](std::int64_t a, std::int64_t b) {
+        return table.length(a, section) < table.length(b, section);
+    });
+    Probe probe{.spec = scenario.models[section],
+                .role = role_of(scenario, stage),
+                .shape = mesh_shape_of(scenario, stage),
+                .links = mesh_links_of(scenario, stage)};
+    probe.options.rates = rates_of(scenario.cluster->device);
+    // Where an item stands in a text hardly matters: its rows count as text.
+    probe.add(table.units(section).encodes()
+                  ? table.shape(*medium)
+                  : model::SampleShape{.tokens = table.length(*medium, section), .items = {}});
+    const model::Footprint footprint = probes.footprint(probe);
+    for (std::size_t g = 0; g < end.size(); ++g) {
+        end[g].final_at = footprint.backward_s > 0 ? footprint.final_s(g) / footprint.backward_s : 1;
+        end[g].needed_at = footprint.forward_s > 0 ? footprint.needed_s(g) / footprint.forward_s : 0;
     }
 }
 

@@ -37,11 +37,12 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
 
 /// Returns the end of a step in every stage, on the scenario's cluster.
 std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes);
+StepEnd step_end_of(const Scenario& scenario, int stage, Probes& probes);
 
 /// Tells the planner how long sums and gathers of each stage take.
 void add_syncs(const std::vector<StepEnd>& ends, schedule::Problem& problem);
-/// Sets final_at and needed_at, as in the tasks of a sample of medium length among `samples`.
-void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const SampleTable& table,
+/// Sets final_at and needed_at of a stage, as in the tasks of a sample of medium length among `samples`.
+void place_groups(StepEnd& end, const Scenario& scenario, int stage, const SampleTable& table,
                   std::span<const std::int64_t> samples, Probes& probes);
 
 }  // namespace maestro::workload

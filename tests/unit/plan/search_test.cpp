@@ -55,12 +55,14 @@ protected:
         table_ = std::make_unique<workload::SampleTable>(workload::table_of(*scenario_, *file_));
         std::vector<std::int64_t> ids(static_cast<std::size_t>(samples));
         std::iota(ids.begin(), ids.end(), 0);
+        estimates_ = std::make_unique<workload::Estimates>(*table_, probes_);
         subject_ = std::make_unique<Subject>(
             Subject{.scenario = *scenario_,
                     .table = *table_,
                     .probes = probes_,
                     .device = workload::rank_device_of(cluster, config::Run()),
                     .options = {},
+                    .estimates = *estimates_,
                     .steps = {ids},
                     .moves = 20,
                     .is_fixed = [fixed](const std::string& key) { return fixed.contains(key); }});
@@ -114,6 +116,7 @@ protected:
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<Subject> subject_;
     workload::Probes probes_;
+    std::unique_ptr<workload::Estimates> estimates_;
 };
 
 const std::set<std::string> kFixed{"section.vision.recompute",       "section.vision.layout.cp",
