@@ -20,6 +20,7 @@
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/probes.hpp"
+#include "workload/stage_probe.hpp"
 #include "workload/task_factors.hpp"
 
 namespace maestro::calibration {

@@ -143,6 +143,11 @@ std::string help_of(const Report& report) {
     return fmt::format("; a plan fits with any one of: {}", fmt::join(texts, "; "));
 }
 
+/// Of the search for one layout of all sections, of which there are few.
+Limits one_layout_limits(int ranks) {
+    return {.ranks = ranks, .likely = 48, .some = 16, .policy = "fifo", .one_layout = true};
+}
+
 /// Adds the best one layout of as many ranks to the best plan and to each of the frontier, whose ranks
 /// ascend. `widest` is the search for one layout on up to report.ranks.
 void compare_with_one_layout(Report& report, const Subject& subject, const Ratings& ratings, Found widest) {
@@ -151,7 +156,7 @@ void compare_with_one_layout(Report& report, const Subject& subject, const Ratin
         const int ranks = report.frontier[k].ranks;
         // The best of more ranks is also that of fewer, down to those that it uses.
         if (widest.plans.front().ranks > ranks) {
-            widest = search(subject, ratings, {.ranks = ranks, .policy = "fifo", .one_layout = true});
+            widest = search(subject, ratings, one_layout_limits(ranks));
             report.found.simulated += widest.simulated;
             if (widest.plans.empty()) break;
         }
@@ -263,7 +268,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         const std::span<const std::int64_t> ids = order.batch(static_cast<std::int64_t>(k));
         subject.steps.emplace_back(ids.begin(), ids.end());
     }
-    const Ratings ratings = rate(subject, report.ranks);
+    const Ratings ratings = rate(subject, report.ranks, !report.pays_all);
     std::size_t rated = 0;
     for (const std::vector<Rated>& section : ratings.sections) rated += section.size();
     log::info("{} choices of {} sections are rated, after {:.1f} s", rated, ratings.sections.size(),
@@ -279,7 +284,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         if (std::optional<Plan> plan = plan_of(subject, choices, host_of, deck.schedule.policy))
             known.push_back(*plan);
     const bool by_wavefront = deck.schedule.policy == "wavefront";
-    Found one = search(subject, ratings, {.ranks = report.ranks, .policy = "fifo", .one_layout = true});
+    Found one = search(subject, ratings, one_layout_limits(report.ranks));
     if (!one.plans.empty()) {
         const Plan in_order = simulated(subject, one.plans.front(), "wavefront");
         if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s, report.ranks};

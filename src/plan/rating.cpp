@@ -1,14 +1,19 @@
 #include "plan/rating.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "ops/dispatch.hpp"
-#include "workload/cost_model.hpp"
+#include "workload/costs.hpp"
+#include "workload/layer_costs.hpp"
 #include "workload/layout.hpp"
+#include "workload/memory.hpp"
 #include "workload/models.hpp"
+#include "workload/stage_probe.hpp"
 #include "workload/stages.hpp"
 
 namespace maestro::plan {
@@ -73,146 +78,170 @@ parallel::MeshLinks best_links(const workload::Scenario& scenario, int stage) {
 /// What a rank of a stage takes and needs, whatever dp is.
 struct StageTimes {
     std::vector<double> seconds;  ///< of each sample of all steps, forward and backward
-    double fixed_bytes = 0;       ///< weights and gradients
-    double shared_elements = 0;   ///< trainable ones, of which the ranks along dp and cp share the moments
-    double saved_bytes = 0;       ///< of a micro-batch of the longest samples
+    double fixed_bytes = 0;       ///< weights and gradients, without masters
+    double shared_elements = 0;  ///< trainable ones, of which ranks along dp and cp share masters and moments
+    double saved_bytes = 0;      ///< of a micro-batch of the longest samples
+    double scratch_bytes = 0;    ///< of such a micro-batch, in the whole section
 };
 
-/// Each layer's share, or what stands before or after the layers: a + factor * b.
-StageTimes added(StageTimes a, const StageTimes& b, double factor) {
-    for (std::size_t i = 0; i < a.seconds.size(); ++i) a.seconds[i] += factor * b.seconds[i];
-    a.fixed_bytes += factor * b.fixed_bytes;
-    a.shared_elements += factor * b.shared_elements;
-    a.saved_bytes += factor * b.saved_bytes;
-    return a;
+/// The bytes of the master copy of a weight, in the precision of its updates, where the model computes in
+/// another.
+double master_bytes(const Subject& subject) {
+    const DType compute = subject.scenario.compute, master = ops::accumulate_type(compute);
+    return compute == master ? 0 : static_cast<double>(size_of(master));
 }
 
 /// The times of the stages of a section, by its choices.
 class Work {
 public:
     Work(const Subject& subject, int section, Balance& balance)
-        : subject_(subject), section_(section), balance_(balance), alike_(alike()) {
+        : subject_(subject), section_(section), balance_(balance) {
         for (const std::vector<std::int64_t>& ids : subject.steps)
             samples_.insert(samples_.end(), ids.begin(), ids.end());
     }
 
     /// Returns them for each stage of the choice. Empty where the choice does not fit.
-    std::vector<StageTimes> of(Choice choice) {
-        const graph::Layout layout = choice.layout;
-        choice.layout.dp = std::lcm(layout.stage_ranks(), layout.expert_ranks()) / layout.stage_ranks();
-        if (!alike_) return measure(subject_.scenario, choice);
-        // A stage takes what its layers take, each of them the same, and what stands before the first and
-        // after the last layer of the model.
+    std::vector<StageTimes> of(const Choice& choice) {
         Choice shape = choice;
+        shape.layout.dp =
+            std::lcm(choice.layout.stage_ranks(), choice.layout.expert_ranks()) / choice.layout.stage_ranks();
         shape.layout.pp = shape.layout.chunks = 1;
         shape.layout.layers.clear();
-        if (!(shape == last_shape_)) {
-            last_shape_ = shape;
-            parts_.clear();
-            const std::vector<StageTimes> one = measure(with_layers(1), shape),
-                                          two = measure(with_layers(2), shape);
-            Choice halves = shape;
-            halves.layout.pp = 2;
-            halves.layout.layers = {1, 1};
-            if (!one.empty() && !two.empty()) parts_ = measure(with_layers(2), halves);
-            if (parts_.size() == 2) {
-                const StageTimes layer = added(two[0], one[0], -1);
-                parts_ = {layer, added(parts_[0], layer, -1), added(parts_[1], layer, -1), one[0]};
-                // A stage keeps the rows that it sends or receives as well.
-                parts_[1].saved_bytes = parts_[2].saved_bytes = 0;
-            }
+        shape.layout.first_rank = -1;
+        shape.recompute_layers = 0;
+        if (!(shape == shape_)) {
+            shape_ = shape;
+            recomputed_ = measure(shape);
+            kept_.reset();
         }
-        if (parts_.size() != 4) return {};
-        if (layout.stage_count() == 1)
-            return {added(parts_[3], parts_[0], subject_.scenario.models[index()].layers - 1.0)};
-        const std::vector<int> layers = balance_.layers_of(index(), choice);
+        if (!recomputed_) return {};
+        // The first layers of each stage recompute, all of them by default.
+        const bool some = choice.recompute_layers > 0 && choice.recompute != Recompute::none;
+        if (some && !kept_) {
+            shape.recompute = Recompute::none;
+            kept_ = measure(shape);
+        }
+        std::vector<int> layers{subject_.scenario.models[index()].layers};
+        if (choice.layout.stage_count() > 1) layers = balance_.layers_of(index(), choice);
         std::vector<StageTimes> stages;
+        std::int64_t begin = 0;
         for (const int n : layers) {
-            stages.push_back(added(parts_[0], parts_[0], n - 1.0));
-            if (stages.size() == 1) stages.back() = added(std::move(stages.back()), parts_[1], 1);
-            if (stages.size() == layers.size()) stages.back() = added(std::move(stages.back()), parts_[2], 1);
+            StageTimes& stage = stages.emplace_back(
+                parameters_of(*recomputed_, {begin, begin + n}, stages.size(), layers.size()));
+            stage.seconds.assign(samples_.size(), 0.0);
+            const std::int64_t border = begin + (some ? std::min(n, choice.recompute_layers) : n);
+            add(*recomputed_, choice.layout, {begin, border}, stages.size() - 1, stage);
+            if (border < begin + n) add(*kept_, choice.layout, {border, begin + n}, stages.size() - 1, stage);
+            begin += n;
         }
         return stages;
     }
 
+    /// The mesh of one stage of the last choice, with as few replicas as it may have.
+    parallel::MeshShape mesh() const {
+        const graph::SectionGraph& graph = recomputed_->scenario.graph;
+        return workload::mesh_shape_of(recomputed_->scenario, graph.stage_of(section_, 0));
+    }
+
 private:
+    /// The section as one stage.
+    struct Measured {
+        workload::Scenario scenario;
+        model::Footprint longest;  ///< of a micro-batch of the longest samples
+        std::optional<workload::LayerCosts> costs = {};
+    };
+
     std::size_t index() const { return static_cast<std::size_t>(section_); }
-    /// Whether all layers of the section are built alike and take the same.
-    bool alike() const {
-        const workload::Scenario& scenario = subject_.scenario;
-        const model::ModelSpec& model = scenario.models[index()];
-        const workload::Tuning& tuning = scenario.tuning[index()];
-        bool alike = tuning.frozen.empty() && tuning.recompute_layers == 0 && model.deepstack.empty();
-        for (int layer = 0; layer < model.layers; ++layer) alike = alike && model.first_like(layer) == 0;
-        for (const graph::Edge& e : scenario.graph.edges)
-            if (e.to == section_) alike = alike && scenario.models[e.from].deepstack.empty();
-        return alike;
-    }
-    workload::Scenario with_layers(int layers) const {
-        workload::Scenario scenario = subject_.scenario;
-        model::ModelSpec& model = scenario.models[index()];
-        model.mixers = {model.mixer(0)};
-        model.mixer_of_layer.clear();
-        model.layers = layers;
-        return scenario;
-    }
-    std::vector<StageTimes> measure(workload::Scenario scenario, const Choice& choice) {
-        const std::size_t sections = scenario.graph.sections.size();
-        for (graph::Section& section : scenario.graph.sections) section.window = 0;
-        std::vector<Choice> choices(sections);
-        choices[index()] = choice;
-        choices[index()].layout.first_rank = -1;
-        if (choice.layout.stage_count() > 1 && choice.layout.layers.empty())
-            choices[index()].layout.layers = balance_.layers_of(index(), choice);
+    std::unique_ptr<Measured> measure(const Choice& shape) {
+        std::vector<Choice> choices(subject_.scenario.graph.sections.size());
+        choices[index()] = shape;
+        workload::Scenario open = subject_.scenario;
+        for (graph::Section& section : open.graph.sections) section.window = 0;
         std::vector<graph::Refusal> refusals;
-        scenario = with_choices(std::move(scenario), choices, apart(sections), refusals);
+        auto measured = std::make_unique<Measured>(
+            Measured{.scenario = with_choices(std::move(open), choices, apart(choices.size()), refusals),
+                     .longest = {}});
         if (!refusals.empty()) return {};
-        const workload::CostModel costs(scenario, subject_.table, subject_.probes,
-                                        {.links = [&](int stage) { return best_links(scenario, stage); },
-                                         .section = section_,
-                                         .samples = samples_});
-        std::vector<StageTimes> stages(static_cast<std::size_t>(choice.layout.stage_count()));
-        for (const std::int64_t id : samples_) {
-            const schedule::SampleCost cost = costs.of(id);
-            for (std::size_t k = 0; k < stages.size(); ++k)
-                stages[k].seconds.push_back(cost.stages[k].forward_s + cost.stages[k].backward_s);
-        }
-        const auto longest =
-            subject_.table.longest_micro_batch(scenario.full_micro_batch(section_), section_);
-        for (std::size_t k = 0; k < stages.size(); ++k) {
-            const int stage = scenario.graph.stage_of(section_, static_cast<int>(k));
-            workload::Probe probe{.spec = scenario.models[index()],
-                                  .role = workload::role_of(scenario, stage),
-                                  .shape = workload::mesh_shape_of(scenario, stage),
-                                  .options = {.train = subject_.options.train,
-                                              .traits = subject_.device.traits,
-                                              .worst_case = choice.layout.cp > 1}};
-            for (const model::SampleShape& shape : longest) probe.add(shape);
-            const model::Footprint& footprint = subject_.probes.footprint(probe);
-            stages[k].fixed_bytes = static_cast<double>(footprint.parameters);
-            stages[k].shared_elements = static_cast<double>(footprint.gradients) /
-                                        static_cast<double>(size_of(ops::accumulate_type(scenario.compute)));
-            stages[k].saved_bytes = static_cast<double>(footprint.saved);
-        }
-        return stages;
+        const workload::Scenario& scenario = measured->scenario;
+        const int stage = scenario.graph.stage_of(section_, 0);
+        if (!weights_)
+            weights_.emplace(subject_.table, section_, samples_,
+                             workload::StageProbe(scenario, section_, stage, best_links(scenario, stage),
+                                                  subject_.table.lengths(section_), subject_.probes)
+                                 .grid());
+        measured->costs.emplace(scenario, section_, best_links(scenario, stage), subject_.table,
+                                subject_.probes, *weights_);
+        workload::Probe probe = probe_of(scenario, workload::role_of(scenario, stage));
+        probe.options.worst_case = shape.layout.cp > 1;
+        for (const model::SampleShape& sample :
+             subject_.table.longest_micro_batch(scenario.full_micro_batch(section_), section_))
+            probe.add(sample);
+        measured->longest = subject_.probes.footprint(probe);
+        return measured;
+    }
+    workload::Probe probe_of(const workload::Scenario& scenario, model::Role role) const {
+        return {.spec = scenario.models[index()],
+                .role = std::move(role),
+                .shape = workload::mesh_shape_of(scenario, scenario.graph.stage_of(section_, 0)),
+                .options = {.train = subject_.options.train, .traits = subject_.device.traits}};
+    }
+    void add(const Measured& measured, const graph::Layout& layout, Range layers, std::size_t stage,
+             StageTimes& times) const {
+        const auto count = static_cast<std::size_t>(layout.stage_count());
+        measured.costs->add_seconds(layers, static_cast<int>(stage), static_cast<int>(count), times.seconds);
+        // A stage of a pipeline keeps at least the micro-batches without which its loss section would stall.
+        const graph::Section& section = subject_.scenario.graph.sections[index()];
+        const workload::StageWindows windows = workload::windows_of(
+            layout, section.loss, static_cast<int>(stage), subject_.scenario.global_batch);
+        times.saved_bytes += std::max(1, windows.most > 0 ? windows.least : 1) *
+                             measured.costs->saved(measured.longest, layers);
+        times.scratch_bytes = static_cast<double>(measured.longest.scratch);
+    }
+    /// Stages of the same layers, first or last or neither, have the same parameters.
+    StageTimes parameters_of(const Measured& measured, Range layers, std::size_t stage, std::size_t count) {
+        const model::ModelSpec& model = subject_.scenario.models[index()];
+        const bool alike = subject_.scenario.tuning[index()].frozen.empty();
+        const graph::Layout& l = measured.scenario.graph.sections[index()].layout;
+        std::vector<int> key{l.tp, l.cp, l.ep, l.etp, stage == 0, stage + 1 == count};
+        for (auto layer = static_cast<int>(layers.begin); layer < layers.end; ++layer)
+            key.push_back(alike ? model.first_like(layer) : layer);
+        const auto [known, is_new] = parameters_.try_emplace(std::move(key));
+        if (!is_new) return known->second;
+        const int k = static_cast<int>(stage), stages = static_cast<int>(count);
+        workload::Probe probe =
+            probe_of(measured.scenario, workload::role_of(measured.scenario, section_,
+                                                          {.index = k,
+                                                           .count = stages,
+                                                           .first_layer = static_cast<int>(layers.begin),
+                                                           .layers = static_cast<int>(layers.size())}));
+        if (workload::is_tied(measured.scenario, section_, k, stages)) probe.shape.tied = {k == 0 ? 0 : 1, 2};
+        const model::Footprint& footprint = subject_.probes.parameters(probe);
+        known->second.fixed_bytes = static_cast<double>(footprint.parameters) -
+                                    master_bytes(subject_) * static_cast<double>(footprint.optimizer);
+        known->second.shared_elements =
+            static_cast<double>(footprint.gradients) /
+            static_cast<double>(size_of(ops::accumulate_type(subject_.scenario.compute)));
+        return known->second;
     }
 
     const Subject& subject_;
     int section_;
     Balance& balance_;
-    bool alike_;
     std::vector<std::int64_t> samples_;  ///< of all steps
-    Choice last_shape_ = {.layout = {.dp = 0}};
-    /// A layer, what stands before the first and after the last one of several stages, and one stage of one
-    /// layer.
-    std::vector<StageTimes> parts_;
+    std::optional<workload::SampleWeights> weights_;
+    Choice shape_ = {.layout = {.dp = 0}};
+    /// Of this shape: with its recomputation in all layers, and without any.
+    std::unique_ptr<Measured> recomputed_, kept_;
+    std::map<std::vector<int>, StageTimes> parameters_;
 };
 
 /// Bounds of a section with a choice but for dp.
 class Bounds {
 public:
-    Bounds(const Subject& subject, int section, const Choice& choice, const std::vector<StageTimes>& stages)
-        : subject_(subject), section_(section) {
+    /// `mesh`: of a stage, but for dp.
+    Bounds(const Subject& subject, int section, const Choice& choice, const parallel::MeshShape& mesh,
+           const std::vector<StageTimes>& stages)
+        : subject_(subject), section_(section), mesh_(mesh) {
         const graph::Layout& l = choice.layout;
         const auto pp = static_cast<std::size_t>(l.pp);
         // Where replicas share experts, the part of the lane that has a sample does not work alone.
@@ -242,6 +271,8 @@ public:
             step.busiest_s = std::accumulate(step.busiest.begin(), step.busiest.end(), 0.0);
             step.all_s = std::accumulate(chains.begin() + begin, chains.begin() + end, 0.0);
             step.longest_s = *std::max_element(chains.begin() + begin, chains.begin() + end);
+            step.active = static_cast<int>(std::count_if(chains.begin() + begin, chains.begin() + end,
+                                                         [](double seconds) { return seconds > 0; }));
         }
         for (std::size_t r = 0; r < pp; ++r) {
             StageTimes rank;
@@ -252,11 +283,12 @@ public:
             }
             memory_.push_back(std::move(rank));
         }
+        scratch_bytes_ = stages.front().scratch_bytes;
     }
 
-    Rated with(Choice choice) const {
+    Rated with(const Choice& choice) const {
         const double dp = choice.layout.dp;
-        Rated rated{.choice = std::move(choice)};
+        Rated rated{.choice = choice};
         for (const Step& step : steps_) {
             double least_s = step.busiest_s / dp;
             if (alone_) {
@@ -268,36 +300,80 @@ public:
             }
             rated.busiest_s += least_s;
             rated.mean_s += step.all_s / (dp * rated.choice.layout.pp);
+            rated.likely_s += least_s + outside(rated.choice, step);
+            rated.chain_s += step.all_s / (dp * micro_batches(rated.choice, step));
         }
         const workload::Scenario& scenario = subject_.scenario;
         const graph::Layout& layout = rated.choice.layout;
-        const double moments = 2.0 * static_cast<double>(size_of(ops::accumulate_type(scenario.compute)));
+        const double shared = master_bytes(subject_) +
+                              2.0 * static_cast<double>(size_of(ops::accumulate_type(scenario.compute)));
         // The most ranks that may hold the same weights.
         double copies = dp * layout.cp;
         if (scenario.models[static_cast<std::size_t>(section_)].experts.count > 0)
             copies = std::max(copies, dp * layout.stage_ranks() / layout.expert_ranks());
+        // For each of the chunks of a rank.
+        parallel::MeshShape mesh = mesh_;
+        mesh.dp = layout.dp;
+        const double connections = layout.chunks * subject_.device.libraries.link * workload::links_of(mesh);
         rated.least_bytes = kNone;
         for (const StageTimes& rank : memory_) {
-            const double bytes = rank.fixed_bytes + rank.saved_bytes +
-                                 moments * rank.shared_elements / copies +
+            const double bytes = rank.fixed_bytes + rank.saved_bytes + connections +
+                                 shared * rank.shared_elements / copies +
                                  subject_.device.libraries.workspace + subject_.device.libraries.reserve;
             rated.bytes = std::max(rated.bytes, bytes);
             rated.least_bytes = std::min(rated.least_bytes, bytes);
         }
+        rated.likely_bytes = rated.bytes + scratch_bytes_;
         return rated;
     }
 
 private:
     struct Step {
+        int active = 0;                   ///< samples with work for the section
         std::vector<double> busiest;      ///< seconds of each sample on the busiest pipeline rank, descending
         double busiest_s = 0, all_s = 0;  ///< sums over the samples, there and over all pipeline ranks
         double longest_s = 0;             ///< of a sample on all pipeline ranks, one after another
     };
+    /// The micro-batches of a replica.
+    static double micro_batches(const Choice& choice, const Step& step) {
+        const double samples = std::ceil(static_cast<double>(step.active) / choice.layout.dp);
+        return std::max(1.0, std::ceil(samples / choice.micro_batch));
+    }
+    /// Estimates the seconds of a step outside of the work of the busiest rank.
+    double outside(const Choice& choice, const Step& step) const {
+        const graph::Layout& l = choice.layout;
+        const config::Cluster& cluster = *subject_.scenario.cluster;
+        const graph::Section& section = subject_.scenario.graph.sections[section_];
+        // A micro-batch on one pipeline rank, of which the backward takes two thirds.
+        const double task_s = step.all_s / (l.dp * micro_batches(choice, step) * l.pp);
+        double outside_s = (l.pp - 1) * task_s / l.chunks;
+        if (!section.train) return outside_s;
+        const double element = static_cast<double>(size_of(ops::accumulate_type(subject_.scenario.compute)));
+        // Ranks with the same weights exchange them within their nodes first, and each then a part with the
+        // other nodes.
+        const auto copies = static_cast<double>(l.dp) * l.cp,
+                   here = std::min(copies, std::max(1.0, static_cast<double>(cluster.ranks_per_node) / l.tp)),
+                   nodes = copies / here;
+        const double byte_s = (here - 1) / here / cluster.node.of_collectives().bandwidth +
+                              (nodes - 1) / nodes / here / cluster.network.of_collectives().bandwidth;
+        double most_s = 0;
+        for (const StageTimes& rank : memory_) {
+            const double gradients = element * rank.shared_elements;
+            most_s =
+                std::max(most_s, std::max(0.0, byte_s * gradients - 2 * task_s / 3) +
+                                     std::max(0.0, byte_s * (rank.fixed_bytes - gradients) - task_s / 3) +
+                                     7 * gradients / copies / cluster.device.memory_bandwidth);
+        }
+        return outside_s + most_s;
+    }
+
     const Subject& subject_;
     int section_;
+    parallel::MeshShape mesh_;
     bool alone_ = true;
     std::vector<Step> steps_;
     std::vector<StageTimes> memory_;  ///< by pipeline rank, without seconds
+    double scratch_bytes_ = 0;
 };
 
 }  // namespace
@@ -306,41 +382,117 @@ double most_memory(const workload::RankDevice& device) {
     return device.gpu ? device.memory : std::max(device.ranks_per_node, 1) * device.memory;
 }
 
-Ratings rate(const Subject& subject, int ranks) {
-    Ratings ratings;
-    Balance balance(subject);
-    const double memory = most_memory(subject.device);
-    for (int s = 0; s < static_cast<int>(subject.scenario.graph.sections.size()); ++s) {
-        std::vector<Rated>& rated = ratings.sections.emplace_back();
-        Rated& smallest = ratings.smallest.emplace_back();
-        smallest.bytes = kNone;
-        std::vector<Choice> choices = choices_of(subject.scenario, s, ranks, subject.is_fixed);
-        const auto key_of = [](const Choice& c) {
-            const graph::Layout& l = c.layout;
-            return std::tuple(l.tp, l.cp, l.cp_kind, l.ep, l.etp, c.micro_batch, c.recompute,
-                              c.recompute_layers, l.pp, l.chunks, l.dp);
-        };
-        std::sort(choices.begin(), choices.end(),
-                  [&](const Choice& a, const Choice& b) { return key_of(a) < key_of(b); });
-        Work work(subject, s, balance);
-        Choice last = {.layout = {.dp = 0}};
-        std::optional<Bounds> bounds;
-        for (const Choice& choice : choices) {
-            Choice shape = choice;
-            shape.layout.dp = 1;
-            if (!(shape == last)) {
-                last = shape;
-                bounds.reset();
-                if (const std::vector<StageTimes> stages = work.of(choice); !stages.empty())
-                    bounds.emplace(subject, s, choice, stages);
-            }
-            if (!bounds) continue;
-            Rated of_choice = bounds->with(choice);
-            if (of_choice.bytes < smallest.bytes) smallest = of_choice;
-            if (of_choice.bytes <= memory) rated.push_back(std::move(of_choice));
+namespace {
+
+/// The order in which choices are rated: those of one shape, but for dp, follow each other.
+auto key_of(const Choice& c) {
+    const graph::Layout& l = c.layout;
+    return std::tuple(l.tp, l.cp, l.cp_kind, l.ep, l.etp, c.micro_batch, c.recompute, c.recompute_layers,
+                      l.pp, l.chunks, l.dp);
+}
+/// Choices that differ in their recomputation, pipelines and replicas.
+auto shape_of(const Choice& c) {
+    const graph::Layout& l = c.layout;
+    return std::tuple(l.tp, l.cp, l.cp_kind, l.ep, l.etp, c.micro_batch);
+}
+
+/// Rates the choices of a section.
+class Rating {
+public:
+    Rating(const Subject& subject, int section, int ranks, Balance& balance)
+        : subject_(subject),
+          section_(section),
+          choices_(choices_of(subject.scenario, section, ranks, subject.is_fixed)),
+          work_(subject, section, balance) {
+        std::sort(choices_.begin(), choices_.end(),
+                  [](const Choice& a, const Choice& b) { return key_of(a) < key_of(b); });
+        least_recompute_ = Recompute::layer;
+        for (const Choice& choice : choices_) least_recompute_ = std::min(least_recompute_, choice.recompute);
+        smallest_.bytes = kNone;
+    }
+
+    /// Rates the choices with the least recomputation, which takes the least time.
+    void rate_fastest() {
+        for (const Choice& choice : choices_)
+            if (choice.recompute == least_recompute_) rate(choice);
+    }
+    /// Rates the others, but for shapes whose choices take longer than `limit_s` without recomputation.
+    /// Returns the least time of those that are left out.
+    double rate_others(double limit_s) {
+        double left_out_s = kNone;
+        for (const Choice& choice : choices_) {
+            if (choice.recompute == least_recompute_) continue;
+            const auto least = least_s_.find(shape_of(choice));
+            if (least == least_s_.end()) continue;
+            if (least->second > limit_s)
+                left_out_s = std::min(left_out_s, least->second);
+            else
+                rate(choice);
         }
-        std::stable_sort(rated.begin(), rated.end(),
-                         [](const Rated& a, const Rated& b) { return a.busiest_s < b.busiest_s; });
+        return left_out_s;
+    }
+    /// The least likely time of a choice that fits so far. Infinite where none does.
+    double likely_s() const {
+        double least_s = kNone;
+        for (const Rated& rated : rated_) least_s = std::min(least_s, rated.likely_s);
+        return least_s;
+    }
+    std::vector<Rated> take() {
+        std::stable_sort(rated_.begin(), rated_.end(), [](const Rated& a, const Rated& b) {
+            return std::pair(a.busiest_s, key_of(a.choice)) < std::pair(b.busiest_s, key_of(b.choice));
+        });
+        return std::move(rated_);
+    }
+    const Rated& smallest() const { return smallest_; }
+
+private:
+    void rate(const Choice& choice) {
+        Choice pipeline = choice;
+        pipeline.layout.dp = 1;
+        if (!(pipeline == last_)) {
+            last_ = pipeline;
+            bounds_.reset();
+            if (const std::vector<StageTimes> stages = work_.of(choice); !stages.empty())
+                bounds_.emplace(subject_, section_, choice, work_.mesh(), stages);
+        }
+        if (!bounds_) return;
+        Rated rated = bounds_->with(choice);
+        const auto [least, is_new] = least_s_.try_emplace(shape_of(choice), rated.busiest_s);
+        least->second = std::min(least->second, rated.busiest_s);
+        if (rated.bytes < smallest_.bytes) smallest_ = rated;
+        if (rated.bytes <= most_memory(subject_.device)) rated_.push_back(std::move(rated));
+    }
+
+    const Subject& subject_;
+    int section_;
+    std::vector<Choice> choices_;
+    Recompute least_recompute_ = Recompute::none;
+    Work work_;
+    std::map<decltype(shape_of(Choice())), double> least_s_;
+    std::vector<Rated> rated_;
+    Rated smallest_ = {};
+    Choice last_ = {.layout = {.dp = 0}};
+    std::optional<Bounds> bounds_;
+};
+
+}  // namespace
+
+Ratings rate(const Subject& subject, int ranks, bool all) {
+    // Plans are seldom slower than this multiple of what all sections take together, one after another.
+    constexpr double kSlow = 1.5;
+    Balance balance(subject);
+    std::vector<std::unique_ptr<Rating>> sections;
+    double limit_s = 0;
+    for (int s = 0; s < static_cast<int>(subject.scenario.graph.sections.size()); ++s) {
+        sections.push_back(std::make_unique<Rating>(subject, s, ranks, balance));
+        sections.back()->rate_fastest();
+        limit_s += kSlow * sections.back()->likely_s();
+    }
+    Ratings ratings;
+    for (const std::unique_ptr<Rating>& section : sections) {
+        ratings.left_out_s = std::min(ratings.left_out_s, section->rate_others(all ? kNone : limit_s));
+        ratings.smallest.push_back(section->smallest());
+        ratings.sections.push_back(section->take());
     }
     return ratings;
 }

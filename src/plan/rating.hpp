@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/choices.hpp"
@@ -38,6 +39,14 @@ struct Subject {
     workload::StepEstimate estimate(const workload::Scenario& of, std::size_t k) const {
         return estimates.of(of, device, options, steps[k]);
     }
+    /// Returns the same with memory that is planned already: that of memory().
+    workload::StepEstimate estimate(const workload::Scenario& of, workload::MemoryPlan memory,
+                                    std::size_t k) const {
+        return estimates.of(of, std::move(memory), steps[k]);
+    }
+    workload::MemoryPlan memory(const workload::Scenario& of) const {
+        return estimates.memory_of(of, device, options);
+    }
 };
 
 /// What a section's choice takes and needs at least, whatever the others are.
@@ -46,17 +55,24 @@ struct Rated {
     double busiest_s =
         0;              ///< the time in which a lane of its busiest pipeline rank works, sum over the steps
     double mean_s = 0;  ///< the mean work of its lanes
-    double bytes = 0;   ///< memory of the fullest rank, libraries included
-    double least_bytes = 0;  ///< the same of the pipeline rank that needs least
+    /// An estimate of the steps with this section alone: with the time in which its pipeline fills and runs
+    /// empty, and with sums of gradients, updates and gathers of weights that no task hides. Sum over the
+    /// steps, as are the others.
+    double likely_s = 0;
+    double chain_s = 0;       ///< a micro-batch of mean length in all stages, one after another
+    double bytes = 0;         ///< memory of the fullest rank, libraries included
+    double least_bytes = 0;   ///< the same of the pipeline rank that needs least
+    double likely_bytes = 0;  ///< an estimate of `bytes` with scratch memory
 };
 
 struct Ratings {
     /// By section: the choices that may fit into memory, in ascending order of busiest_s.
     std::vector<std::vector<Rated>> sections = {};
     std::vector<Rated> smallest = {};  ///< by section: of all choices the one that needs least memory
+    double left_out_s = kNone;         ///< no plan with a choice that is not rated has a shorter step
 };
-/// Rates the choices of every section on up to `ranks` ranks.
-Ratings rate(const Subject& subject, int ranks);
+/// Rates the choices of every section on up to `ranks` ranks: `all`, or without those that are slow by far.
+Ratings rate(const Subject& subject, int ranks, bool all = true);
 
 /// The most bytes that a rank may need: CPU ranks of a node share its memory.
 double most_memory(const workload::RankDevice& device);

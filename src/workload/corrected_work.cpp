@@ -2,6 +2,7 @@
 
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
+#include "workload/stage_probe.hpp"
 #include "workload/task_factors.hpp"
 
 namespace maestro::workload {

@@ -12,38 +12,12 @@
 
 #include "model/module.hpp"
 #include "schedule/problem/problem.hpp"
+#include "workload/length_cost.hpp"
 #include "workload/probes.hpp"
 #include "workload/sample_table.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::workload {
-
-/// The cost per token or patch at some lengths, interpolated linearly between them. That is exact for costs
-/// that are polynomials of degree two in the length.
-struct LengthCost {
-    std::vector<double> lengths, forward, backward;
-    /// Added for each row of an item, by the encoder that reads it (SampleTable::encoders).
-    struct OfItem {
-        double forward = 0, backward = 0;
-    };
-    std::vector<OfItem> items;
-    std::vector<double> common;  ///< of forward and backward together, see schedule::TaskCost::common
-    /// The cost of n tokens; `each` is `forward`, `backward` or `common`.
-    double at(const std::vector<double>& each, double n) const {
-        const std::size_t k = after(n);
-        if (k == 0) return n * each.front();
-        const double share = (n - lengths[k - 1]) / (lengths[k] - lengths[k - 1]);
-        return n * (each[k - 1] + share * (each[k] - each[k - 1]));
-    }
-    /// Returns the length at the end of the interval in which n is interpolated, as an index; 0: there is
-    /// none before it.
-    std::size_t after(double n) const {
-        if (lengths.size() == 1 || n <= lengths.front()) return 0;
-        std::size_t k = 1;
-        while (k + 1 < lengths.size() && lengths[k] < n) ++k;
-        return k;
-    }
-};
 
 /// The seconds for which rows that leave a stage pass over a link, without its latency.
 struct Transfer {
@@ -85,16 +59,9 @@ private:
         bool backward = true;
         Transfer transfer;
     };
-    template <class Each>
-    void lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const;
-
     const SampleTable* table_;
     std::vector<Stage> stages_;
 };
-
-/// Returns how many samples of this length are as long as a usual micro-batch: one of them, and as many as
-/// the others are long on average, up to a limit.
-double probed_samples(std::int64_t micro_batch, const SampleTable::Lengths& lengths, double length);
 
 /// The costs of every sample of the table, indexed by its id.
 std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const SampleTable& table,

@@ -60,13 +60,16 @@ schedule::Problem problem_of(const Scenario& scenario) {
 
 StageWindows windows_of(const Scenario& scenario, int stage) {
     const graph::Section& s = scenario.graph.section_of(stage);
-    const int index = scenario.graph.stages[stage].index;
+    return windows_of(s.layout, s.loss, scenario.graph.stages[stage].index, scenario.global_batch);
+}
+
+StageWindows windows_of(const graph::Layout& layout, bool loss, int index, std::int64_t global_batch) {
     // No replica has more micro-batches than the step has samples.
-    const int most = static_cast<int>(std::min<std::int64_t>(scenario.global_batch, graph::kMaxInFlight));
-    const int least = schedule::interleaved_window(s.layout.pp, s.layout.chunks, index, most);
-    if (!s.loss || index == s.layout.stage_count() - 1) return {least, 0};
+    const int most = static_cast<int>(std::min<std::int64_t>(global_batch, graph::kMaxInFlight));
+    const int least = schedule::interleaved_window(layout.pp, layout.chunks, index, most);
+    if (!loss || index == layout.stage_count() - 1) return {least, 0};
     // The lists of interleaved chunks do not use more.
-    return {least, std::min(most, least + (s.layout.chunks == 1 ? kSpareMicroBatches : 0))};
+    return {least, std::min(most, least + (layout.chunks == 1 ? kSpareMicroBatches : 0))};
 }
 
 int window_of(const Scenario& scenario, int stage) {

@@ -28,6 +28,8 @@ struct StageWindows {
 /// Returns the windows that a stage may have if the deck leaves its section's open. A limit follows only from
 /// the pipeline of a section with a loss.
 StageWindows windows_of(const Scenario& scenario, int stage);
+/// Returns that of the `index`-th stage of a section with this layout, which computes the loss or does not.
+StageWindows windows_of(const graph::Layout& layout, bool loss, int index, std::int64_t global_batch);
 /// Returns how many micro-batches a replica group of the stage may have in flight if memory does not limit
 /// them further; 0: no limit.
 int window_of(const Scenario& scenario, int stage);

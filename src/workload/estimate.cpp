@@ -86,25 +86,27 @@ std::size_t Estimates::Hash::operator()(const Key& key) const {
     return hash;
 }
 
-const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section, backend::Traits traits,
-                                          bool train, std::span<const std::int64_t> ids) {
-    constexpr std::size_t kMostCosts = 1 << 22;  // that are kept, of 40 bytes each
+Estimates::Key Estimates::key_of(const Scenario& scenario, int section) {
     const graph::Section& s = scenario.graph.sections[section];
-    const int stages = s.layout.stage_count();
-    Key key{
-        .index = section,
-        .section = s,
-        .layers = {scenario.layers.begin() + s.first_stage, scenario.layers.begin() + s.first_stage + stages},
-        .recompute = scenario.tuning[section].recompute,
-        .recompute_layers = scenario.tuning[section].recompute_layers,
-        .traits = traits,
-        .train = train,
-        .ids = ids.data(),
-        .samples = ids.size()};
+    const auto first = scenario.layers.begin() + s.first_stage;
+    Key key{.index = section,
+            .section = s,
+            .layers = {first, first + s.layout.stage_count()},
+            .recompute = scenario.tuning[section].recompute,
+            .recompute_layers = scenario.tuning[section].recompute_layers};
     key.section.colocate_with.clear();
     key.section.layout.first_rank = -1;
     key.section.first_rank %= std::max(scenario.graph.ranks_per_node, 1);
     key.section.first_lane = key.section.first_stage = 0;
+    return key;
+}
+
+const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section,
+                                          std::span<const std::int64_t> ids) {
+    constexpr std::size_t kMostCosts = 1 << 22;  // that are kept, of 40 bytes each
+    Key key = key_of(scenario, section);
+    key.ids = ids.data();
+    key.samples = ids.size();
     const auto known = parts_.find(key);
     if (known != parts_.end()) return known->second;
     if (costs_ > kMostCosts) {
@@ -118,9 +120,8 @@ const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section,
         const schedule::SampleCost cost = model.of(id);
         part.costs.insert(part.costs.end(), cost.stages.begin(), cost.stages.end());
     }
-    for (int k = 0; k < stages; ++k) {
+    for (int k = 0; k < scenario.graph.sections[section].layout.stage_count(); ++k) {
         const int stage = scenario.graph.stage_of(section, k);
-        part.memory.push_back(measure_stage(scenario, stage, table_, probes_, traits, train));
         part.ends.push_back(step_end_of(scenario, stage, probes_));
         place_groups(part.ends.back(), scenario, stage, table_, ids, probes_);
     }
@@ -128,8 +129,39 @@ const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section,
     return parts_.emplace(std::move(key), std::move(part)).first->second;
 }
 
+const std::vector<StageMemory>& Estimates::stages_of(const Scenario& scenario, int section,
+                                                     backend::Traits traits, bool train) {
+    Key key = key_of(scenario, section);
+    key.traits = traits;
+    key.train = train;
+    const auto known = stages_.find(key);
+    if (known != stages_.end()) return known->second;
+    std::vector<StageMemory> stages;
+    for (int k = 0; k < scenario.graph.sections[section].layout.stage_count(); ++k)
+        stages.push_back(
+            measure_stage(scenario, scenario.graph.stage_of(section, k), table_, probes_, traits, train));
+    return stages_.emplace(std::move(key), std::move(stages)).first->second;
+}
+
+MemoryPlan Estimates::memory_of(const Scenario& scenario, const RankDevice& device,
+                                const PlanOptions& options) {
+    std::vector<StageMemory> stages;
+    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
+        const std::vector<StageMemory>& of_section = stages_of(scenario, s, device.traits, options.train);
+        stages.insert(stages.end(), of_section.begin(), of_section.end());
+    }
+    return plan_memory(join_stages(scenario, table_, device.traits, std::move(stages)), scenario.graph,
+                       device, options);
+}
+
 StepEstimate Estimates::of(const Scenario& scenario, const RankDevice& device, const PlanOptions& options,
                            std::span<const std::int64_t> ids) {
+    StepEstimate step = of(scenario, memory_of(scenario, device, options), ids);
+    step.shortage = shortage(step.memory, scenario.graph, device);
+    return step;
+}
+
+StepEstimate Estimates::of(const Scenario& scenario, MemoryPlan memory, std::span<const std::int64_t> ids) {
     const graph::SectionGraph& graph = scenario.graph;
     StepEstimate step;
     step.latency_s = link_among(*scenario.cluster, 0, graph.world - 1).latency_s;
@@ -139,15 +171,13 @@ StepEstimate Estimates::of(const Scenario& scenario, const RankDevice& device, c
         costs.push_back({.id = id, .stages = {}});
         costs.back().stages.reserve(graph.stages.size());
     }
-    std::vector<StageMemory> memory;
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
-        const Part& part = part_of(scenario, s, device.traits, options.train, ids);
+        const Part& part = part_of(scenario, s, ids);
         const auto stages = static_cast<std::ptrdiff_t>(part.ends.size());
         for (std::size_t i = 0; i < ids.size(); ++i) {
             const auto first = part.costs.begin() + static_cast<std::ptrdiff_t>(i) * stages;
             costs[i].stages.insert(costs[i].stages.end(), first, first + stages);
         }
-        memory.insert(memory.end(), part.memory.begin(), part.memory.end());
         step.ends.insert(step.ends.end(), part.ends.begin(), part.ends.end());
     }
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
@@ -156,9 +186,7 @@ StepEstimate Estimates::of(const Scenario& scenario, const RankDevice& device, c
                 cost.stages[stage].transfer_s =
                     transfer.seconds(table_.output_rows(cost.id, graph.stages[stage].section));
     step.tokens = add_samples(step.problem, table_, ids, std::move(costs));
-    step.memory =
-        plan_memory(join_stages(scenario, table_, device.traits, std::move(memory)), graph, device, options);
-    step.shortage = shortage(step.memory, graph, device);
+    step.memory = std::move(memory);
     for (std::size_t s = 0; s < step.problem.stages.size(); ++s)
         step.problem.stages[s].window = step.memory.stages[s].window;
     add_syncs(step.ends, step.problem);

@@ -49,6 +49,9 @@ public:
     /// differ besides in Tuning::recompute and recompute_layers alone. `ids` must keep their place in memory.
     StepEstimate of(const Scenario& scenario, const RankDevice& device, const PlanOptions& options,
                     std::span<const std::int64_t> ids);
+    /// Returns the memory alone, and the same with a memory that was planned before.
+    MemoryPlan memory_of(const Scenario& scenario, const RankDevice& device, const PlanOptions& options);
+    StepEstimate of(const Scenario& scenario, MemoryPlan memory, std::span<const std::int64_t> ids);
 
 private:
     struct Key {
@@ -57,29 +60,33 @@ private:
         std::vector<Range> layers;
         Recompute recompute = Recompute::none;
         int recompute_layers = 0;
-        backend::Traits traits = {};
-        bool train = true;
+        /// What else the part depends on: a step's samples, or for which device and purpose memory is
+        /// planned.
         const std::int64_t* ids = nullptr;
         std::size_t samples = 0;
+        backend::Traits traits = {};
+        bool train = true;
         bool operator==(const Key&) const = default;
     };
     struct Hash {
         std::size_t operator()(const Key& key) const;
     };
-    /// A section's part of an estimate.
+    /// A section's part of a step.
     struct Part {
         /// By sample, those of all stages of the section one after another, without transfers.
         std::vector<schedule::TaskCost> costs;
-        std::vector<StageMemory> memory;  ///< by stage
-        std::vector<StepEnd> ends;        ///< by stage
+        std::vector<StepEnd> ends;  ///< by stage
     };
+    static Key key_of(const Scenario& scenario, int section);
     /// Valid until the next call.
-    const Part& part_of(const Scenario& scenario, int section, backend::Traits traits, bool train,
-                        std::span<const std::int64_t> ids);
+    const Part& part_of(const Scenario& scenario, int section, std::span<const std::int64_t> ids);
+    const std::vector<StageMemory>& stages_of(const Scenario& scenario, int section, backend::Traits traits,
+                                              bool train);
 
     const SampleTable& table_;
     Probes& probes_;
     std::unordered_map<Key, Part, Hash> parts_;
+    std::unordered_map<Key, std::vector<StageMemory>, Hash> stages_;
     std::size_t costs_ = 0;  ///< in all parts
 };
 

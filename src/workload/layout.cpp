@@ -57,12 +57,15 @@ parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage) {
 }
 
 bool is_tied(const Scenario& scenario, int stage) {
-    const graph::SectionGraph& graph = scenario.graph;
-    const int section = graph.stages[stage].section;
-    const graph::Section& s = graph.sections[section];
+    const int section = scenario.graph.stages[stage].section;
+    return is_tied(scenario, section, scenario.graph.stages[stage].index,
+                   scenario.graph.sections[section].layout.stage_count());
+}
+
+bool is_tied(const Scenario& scenario, int section, int index, int count) {
     const model::ModelSpec& model = scenario.models[section];
-    return s.layout.stage_count() > 1 && s.loss && !model::Units(model).encodes() && model.tie_embeddings &&
-           (stage == s.first_stage || stage == graph.last_stage(section));
+    return count > 1 && scenario.graph.sections[section].loss && !model::Units(model).encodes() &&
+           model.tie_embeddings && (index == 0 || index == count - 1);
 }
 
 namespace {

@@ -27,6 +27,8 @@ parallel::MeshLinks task_links(parallel::MeshLinks links);
 /// Whether the stage holds a copy of a tied embedding: the first stage of a pipeline embeds tokens by it, and
 /// the last one computes the loss by it.
 bool is_tied(const Scenario& scenario, int stage);
+/// Whether the `index`-th of `count` stages of a section would.
+bool is_tied(const Scenario& scenario, int section, int index, int count);
 /// Returns the links that the stage's process groups use, on the scenario's cluster, or free of charge
 /// without one. Replicas begin at different places on their nodes: along tp, cp and tied, all of them count
 /// as crossing the network if a group of one does.

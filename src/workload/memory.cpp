@@ -118,17 +118,6 @@ double imbalance(const Scenario& scenario, const SampleTable& table, int section
                      static_cast<double>(rank) / static_cast<double>(max_load.rank)});
 }
 
-/// Returns the number of NCCL connections of a rank to the other ranks of its process groups.
-int links_of(const Scenario& scenario, int stage) {
-    const parallel::MeshShape shape = mesh_shape_of(scenario, stage);
-    const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
-    return others(shape.degrees.tp) + others(shape.degrees.cp) + others(shape.kv_ranks()) +
-           (shape.has_experts ? others(shape.experts.ranks()) : 0) +
-           (shape.trainable ? others(shape.data_ranks()) + others(shape.tied.count) : 0) +
-           (shape.trainable && shape.has_own_expert_data() ? others(shape.copies(parallel::kExpertDataAxes))
-                                                           : 0);
-}
-
 /// Throws Error(bad_deck) for a micro-batch with more rows than 32 bits number, or with more choices of
 /// experts among the rows of the ranks that share these.
 void check_rows(const Scenario& scenario, const SampleTable& table, int stage,
@@ -256,7 +245,7 @@ StageMemory measure_stage(const Scenario& scenario, int stage, const SampleTable
     // Of an encoder, only the first stage reads items.
     if (!table.units(s).encodes() || role.stage.first()) memory.samples = sample_bytes(worst, table.units(s));
     memory.samples_of_step = memory.samples * std::max(1.0, micro_batches_of(scenario, s));
-    memory.links = links_of(scenario, stage);
+    memory.links = links_of(mesh_shape_of(scenario, stage));
     // The residual stream has a row for every token or patch, of which several may become one row of output.
     if (role.emits)
         memory.max_rows =
@@ -293,6 +282,15 @@ MemoryPlan join_stages(const Scenario& scenario, const SampleTable& table, backe
         if (plan.stages[s].loss && plan.stages[s].window == 0)
             plan.set_window(s, plan.stages[s].max_window, graph);
     return plan;
+}
+
+int links_of(const parallel::MeshShape& shape) {
+    const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
+    return others(shape.degrees.tp) + others(shape.degrees.cp) + others(shape.kv_ranks()) +
+           (shape.has_experts ? others(shape.experts.ranks()) : 0) +
+           (shape.trainable ? others(shape.data_ranks()) + others(shape.tied.count) : 0) +
+           (shape.trainable && shape.has_own_expert_data() ? others(shape.copies(parallel::kExpertDataAxes))
+                                                           : 0);
 }
 
 double scratch_of(const MemoryPlan& plan, int stage) {

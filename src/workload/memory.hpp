@@ -96,6 +96,8 @@ StageMemory measure_stage(const Scenario& scenario, int stage, const SampleTable
 /// Returns measure_memory() of stages that were measured before, in the scenario's order.
 MemoryPlan join_stages(const Scenario& scenario, const SampleTable& table, backend::Traits traits,
                        std::vector<StageMemory> stages);
+/// Returns the number of NCCL connections of a rank of a stage to the other ranks of its process groups.
+int links_of(const parallel::MeshShape& shape);
 /// Returns the bytes of scratch that a task of the stage needs.
 double scratch_of(const MemoryPlan& plan, int stage);
 /// Returns the bytes of host memory into which a rank copies what a checkpoint holds of it: masters and

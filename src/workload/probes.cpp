@@ -228,13 +228,13 @@ model::Footprint Probes::footprint(const Probe& probe) {
             few.reset();
     }
     if (!few) footprint = tasks_of(probe);
-    const model::Footprint& parameters = parameters_of(probe);
-    footprint.parameters = parameters.parameters;
-    footprint.gradients = parameters.gradients;
-    footprint.optimizer = parameters.optimizer;
-    footprint.frozen_shard = parameters.frozen_shard;
-    footprint.sync_scratch = parameters.sync_scratch;
-    footprint.group_layers = parameters.group_layers;
+    const model::Footprint& of_parameters = parameters(probe);
+    footprint.parameters = of_parameters.parameters;
+    footprint.gradients = of_parameters.gradients;
+    footprint.optimizer = of_parameters.optimizer;
+    footprint.frozen_shard = of_parameters.frozen_shard;
+    footprint.sync_scratch = of_parameters.sync_scratch;
+    footprint.group_layers = of_parameters.group_layers;
     return footprint;
 }
 
@@ -251,8 +251,10 @@ const model::Footprint& Probes::tasks_of(Probe probe) {
         .first->second;
 }
 
-const model::Footprint& Probes::parameters_of(Probe probe) {
+const model::Footprint& Probes::parameters(Probe probe) {
     probe.samples.clear();
+    probe.role.recompute = Recompute::none;
+    probe.role.recompute_layers = 0;
     probe.options = {.traits = probe.options.traits};
     probe.links = {.tp = {},
                    .cp = {},

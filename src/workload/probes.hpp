@@ -40,6 +40,9 @@ class Probes {
 public:
     /// What the micro-batch takes on this rank: as model::measure() tells, up to the rounding of seconds.
     model::Footprint footprint(const Probe& probe);
+    /// What follows from the parameters alone, whatever the micro-batch is: bytes of weights, gradients and
+    /// shards, and the layers of groups.
+    const model::Footprint& parameters(Probe probe);
     /// What the end of a step takes on this rank. A probe without samples.
     const StepEnd& step_end(const Probe& probe);
     /// How often model code has run so far, that is, how many different probes there were.
@@ -53,7 +56,6 @@ private:
     };
     using Footprints = std::unordered_map<Probe, model::Footprint, Hash>;
     const model::Footprint& tasks_of(Probe probe);
-    const model::Footprint& parameters_of(Probe probe);
 
     Footprints tasks_;       ///< of stages with few layers, whatever replicas there are
     Footprints parameters_;  ///< without samples

@@ -73,6 +73,15 @@ public:
     bool activates(std::int64_t sample, int section) const;
     /// The rows of the sample within the section: tokens, or what an encoder makes of its items.
     std::int64_t length(std::int64_t sample, int section) const;
+    /// Calls each(rows) for every sequence of the sample in the section: for an encoder the items that it
+    /// reads, for others the sample itself.
+    template <class Each>
+    void for_each_sequence(std::int64_t sample, int section, const Each& each) const {
+        const model::Units& of_section = units(section);
+        if (!of_section.encodes()) return each(static_cast<double>(length(sample, section)));
+        for (const Item& item : items(sample))
+            if (of_section.reads(item.kind)) each(static_cast<double>(of_section.rows(item)));
+    }
     /// All lengths, in rows, that a sequence of the section has in the file.
     std::set<std::int64_t> sequence_rows(int section) const;
     /// Returns the most sequences that a micro-batch of so many samples has in the section.

@@ -146,11 +146,12 @@ TEST_F(Search, FindsTheFastestPlanWithExperts) {
 }
 
 /// Many plans do not fit into memory, and none of those that do is left out: with a small vocabulary, with a
-/// large one whose embedding is tied to the head, and with experts.
+/// large one whose embedding is tied to the head, in bf16 with masters of the weights, and with experts.
 TEST_F(Search, FindsTheFastestPlanThatFitsIntoMemory) {
     const std::vector<std::vector<std::string>> models = {
         {},
         {"model.glyph-language.vocabulary=30000"},
+        {"model.glyph-language.vocabulary=30000", "run.precision=bf16"},
         {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
          "model.glyph-language.expert_mlp=256"}};
     std::set<std::string> fixed = kFixed;

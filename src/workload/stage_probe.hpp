@@ -1,0 +1,79 @@
+// Runs a stage's code over micro-batches of equal samples, at a few lengths: what the costs of samples of any
+// length are interpolated from.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "workload/length_cost.hpp"
+#include "workload/probes.hpp"
+#include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
+
+namespace maestro::workload {
+
+class StageProbe {
+public:
+    /// `section`: that of the stage; `lengths`: of its sequences in the file. All must outlive the probe.
+    StageProbe(const Scenario& scenario, int section, int stage, const parallel::MeshLinks& links,
+               const SampleTable::Lengths& lengths, Probes& probes);
+
+    /// Returns the lengths at which the stage may be measured, and which of them the costs of samples of the
+    /// lengths `asked` need; of any samples where these are none.
+    std::vector<double> grid() const;
+    std::vector<bool> needed(const std::vector<double>& grid, const std::set<double>& asked) const;
+    /// Returns what the stage takes for samples of the lengths `asked`, of any length where these are none.
+    LengthCost run(const std::set<double>& asked) const;
+
+    /// What a micro-batch of equal samples takes and keeps.
+    struct Batch {
+        model::Footprint footprint;
+        double samples = 1;
+        double length = 1;  ///< of each, in rows
+    };
+    /// Returns that of samples of the i-th length of grid(), as the rates of the device predict it, without
+    /// the corrections of the cluster.
+    Batch at(std::size_t i) const;
+    /// Returns that of texts with an item of the e-th encoder that feeds the section (kProbedItem of kWhole
+    /// rows).
+    Batch with_item(std::size_t e) const;
+    std::size_t encoders() const { return encoders_.size(); }
+    const parallel::MeshShape& mesh() const { return probe_.shape; }
+
+private:
+    struct Seconds {
+        double forward, backward;
+        double sum() const { return forward + backward; }
+    };
+    Batch batch_of(const model::SampleShape& shape, double length, bool half, bool corrected) const;
+    Seconds measure(const model::SampleShape& shape, double length, bool half = false) const;
+    double common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const;
+    std::pair<model::SampleShape, std::int64_t> shape_of(int i) const;
+    model::SampleShape shape_with_item(std::size_t e) const;
+    void add(LengthCost& cost, int i, bool measured) const;
+    void add_item_rows(LengthCost& cost, std::size_t e) const;
+
+    Probe probe_;  ///< without samples
+    model::Units units_;
+    std::vector<model::Units> encoders_;
+    bool common_ = false;  ///< all parts of a lane share experts
+    bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
+    Probes& probes_;
+    const config::Cluster* cluster_ = nullptr;  ///< null: not timed
+    double longest_;
+    SampleTable::Lengths lengths_;
+    std::int64_t micro_batch_;  ///< samples
+};
+
+/// The rows of an item by which the costs of such rows in a text are measured, and of the whole text.
+inline constexpr double kProbedItem = kProbedSide * kProbedSide;
+inline constexpr int kProbedText = 256;  ///< tokens of the text
+inline constexpr double kWhole = kProbedText + kProbedItem;
+
+/// Returns how many samples of this length are as long as a usual micro-batch: one of them, and as many as
+/// the others are long on average, up to a limit.
+double probed_samples(std::int64_t micro_batch, const SampleTable::Lengths& lengths, double length);
+
+}  // namespace maestro::workload
