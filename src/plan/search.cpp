@@ -199,7 +199,7 @@ private:
 
     void look_at_likely() {
         Candidates likely(graph(), layouts_, Candidates::Order::likely);
-        // Of the combinations that the slowest of their sets makes equally likely, few are counts.
+        // Of the combinations that the slowest of their sets makes equally likely, few are kept.
         constexpr std::size_t kOfEach = 64, kTaken = 4;
         const auto by_likely = [](const Candidate& a, const Candidate& b) {
             return std::tie(a.likely_s, a.number) < std::tie(b.likely_s, b.number);
@@ -303,7 +303,7 @@ private:
         for (; !waiting_.empty(); waiting_.pop()) leaves(waiting_.top().bound_s);
     }
 
-    double rest_s_ = kNone;  ///< no candidate that was not counts has a smaller bound
+    double rest_s_ = kNone;  ///< no candidate that was left out has a smaller bound
     using Layout = std::pair<std::vector<const Rated*>, std::vector<int>>;
     const Subject& subject_;
     const Ratings& ratings_;
