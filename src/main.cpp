@@ -1,9 +1,9 @@
 // A run from start to end. Everything that holds MPI is destroyed before the environment; errors end up here.
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/device.hpp"
 #include "base/as_error.hpp"
@@ -19,6 +19,8 @@
 #include "config/deck_text.hpp"
 #include "io/metrics_file.hpp"
 #include "plan/plan.hpp"
+#include "recorded/corrections.hpp"
+#include "recorded/rows.hpp"
 #include "simulation/simulation.hpp"
 #include "train/evaluation/evaluator.hpp"
 #include "train/interchange/export.hpp"
@@ -70,28 +72,58 @@ std::string unfinished(const config::CommandLine& line) {
     }
 }
 
-/// Returns the deck as it is stored: the text of a file, or of the run of --from with its values of --set.
-std::string read_deck(const config::CommandLine& line) {
-    if (line.from.empty()) return config::read_text(line.deck);
-    const std::filesystem::path metrics = std::filesystem::path(line.from) / "metrics.h5";
-    if (std::error_code unknown; !std::filesystem::exists(metrics, unknown))
-        throw Error(ExitCode::input_missing,
-                    fmt::format("--from {}: there is no {}, which has the deck of a run; give a run.output",
-                                line.from, metrics.string()),
-                    Scope::all_ranks);
-    return io::read_deck(metrics);
+/// A deck to parse: its text, where it is from, and values of --set.
+struct DeckSource {
+    std::string text, path;
+    std::vector<std::string> set;
+};
+
+/// Returns the deck that a run was last started with, with its values of --set. `option` names the run.
+DeckSource deck_of_run(const comm::Communicator& world, const std::string& run, const char* option) {
+    std::string text;
+    comm::agree(world, [&] {
+        if (world.rank() == 0) text = io::read_deck(recorded::metrics_of(run, option));
+    });
+    world.broadcast(text);
+    config::StoredDeck stored = config::parse_stored(std::move(text));
+    return {std::move(stored.text), run + "/metrics.h5 (deck)", std::move(stored.set)};
 }
 
-/// Makes the command line that of a run's deck: its values of --set come before those given now, and the
-/// output is the run. Returns the text of the deck.
-std::string from_run(config::CommandLine& line, std::string text) {
-    if (line.from.empty()) return text;
-    config::StoredDeck stored = config::parse_stored(std::move(text));
-    line.deck = line.from + "/metrics.h5 (deck)";
-    stored.set.push_back("run.output=" + line.from);  // it may have been moved
-    stored.set.insert(stored.set.end(), line.set.begin(), line.set.end());
-    line.set = std::move(stored.set);
-    return std::move(stored.text);
+/// Returns the deck of the command: that of a file, or of the run of --from. The output of the latter is the
+/// run, and its values of --set come before those given now.
+DeckSource deck_of_command(const comm::Communicator& world, const config::CommandLine& line) {
+    if (!line.from.empty()) {
+        DeckSource source = deck_of_run(world, line.from, "--from");
+        source.set.push_back("run.output=" + line.from);  // it may have been moved
+        source.set.insert(source.set.end(), line.set.begin(), line.set.end());
+        return source;
+    }
+    std::string text;
+    comm::agree(world, [&] {
+        if (world.rank() == 0) text = config::read_text(line.deck);
+    });
+    world.broadcast(text);
+    return {std::move(text), line.deck, line.set};
+}
+
+/// Collective.
+config::Deck parse(const comm::Communicator& world, const DeckSource& source, config::Command command,
+                   config::Times times) {
+    return config::parse_deck(
+        source.text, source.path, source.set, command, times,
+        [&](const config::Deck& read, bool sound) { return workload::check_scenario(read, times, sound); },
+        [&](const std::string& weights, const std::string& kind) {
+            return train::folder_keys(world, weights, kind);
+        });
+}
+
+/// Returns the run of --measured, if there is one.
+std::optional<recorded::Run> measured_run(const comm::Communicator& world, const config::CommandLine& line) {
+    if (line.measured.empty()) return std::nullopt;
+    const DeckSource source = deck_of_run(world, line.measured, "--measured");
+    config::Deck deck = parse(world, source, line.command, config::Times::model);
+    workload::Scenario scenario = workload::make_scenario(deck);
+    return recorded::Run{line.measured, std::move(deck), std::move(scenario)};
 }
 
 ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
@@ -121,19 +153,11 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         train::run_export(world, line, heartbeat, interruption);
         return ExitCode::done;
     }
-    std::string text;
-    comm::agree(world, [&] {
-        if (world.rank() == 0) text = read_deck(line);
-    });
-    world.broadcast(text);
-    text = from_run(line, std::move(text));
+    const DeckSource source = deck_of_command(world, line);  // 3. the deck
+    line.deck = source.path;
+    line.set = source.set;
     const auto times = line.costs.empty() ? config::Times::model : config::Times::from_file;
-    config::Deck deck = config::parse_deck(  // 3. the deck
-        text, line.deck, line.set, line.command, times,
-        [&](const config::Deck& read, bool sound) { return workload::check_scenario(read, times, sound); },
-        [&](const std::string& weights, const std::string& kind) {
-            return train::folder_keys(world, weights, kind);
-        });
+    config::Deck deck = parse(world, source, line.command, times);
     const bool saves = deck.saves_nothing().empty();
     if (line.max_hours > 0 && !saves) {
         const bool emulated = deck.run.device == "emulated";
@@ -157,12 +181,14 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         watchdog.doing(plans ? "the search for a plan" : "the simulation");
         watchdog.pause();
         world.waiter().set_timeout(kSimulationS);
+        const std::optional<recorded::Run> measured = measured_run(world, line);
         comm::agree(world, [&] {
             if (world.rank() != 0) return;
+            const recorded::Run* const run = measured ? &*measured : nullptr;
             if (plans)
-                plan::run_plan(line, deck, text, std::move(scenario));
+                plan::run_plan(line, deck, source.text, std::move(scenario), run);
             else
-                simulation::run_simulation(line, deck, std::move(scenario));
+                simulation::run_simulation(line, deck, std::move(scenario), run);
         });
         return ExitCode::done;
     }

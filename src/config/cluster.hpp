@@ -57,16 +57,18 @@ struct Link {
     }
 };
 /// What `maestro calibrate --deck` has measured of a part of a section's model: a micro-batch of so many rows
-/// in sequences of equal length, in a layout.
+/// in sequences of equal length, in a layout. Or, never in a file, what the tasks of a run have.
 struct Correction {
     std::string section;
     std::string precision;   ///< "fp32" or "bf16"
     std::int64_t width = 1;  ///< of the model
     /// "layer": one layer like the `layer`-th; "first": the first, with what stands before it; "last": the
-    /// last, with what stands behind it.
+    /// last, with what stands behind it. "stage": a stage of a run, with what stands before and behind its
+    /// layers.
     std::string part;
     std::int64_t layer = 0;
-    double rows = 1, length = 1;
+    double begin = 0, end = 1;    ///< of "stage": its layers, as shares of the model's depth
+    double rows = 1, length = 1;  ///< of "stage": means over the rows
     std::int64_t tp = 1, cp = 1;
     std::int64_t ep = 1;                   ///< ranks that share the experts of a layer
     double forward_s = 0, backward_s = 0;  ///< as the rates of this file predict them

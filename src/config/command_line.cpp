@@ -25,8 +25,10 @@ constexpr const char* kUsage =
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H]
                    [--dry-run [--cluster CLUSTER.toml | --memory BYTES] [--json]]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--show N] [--set KEY=VALUE]...
-  maestro plan     DECK | --from RUN --cluster CLUSTER.toml [--ranks N|A-B] [--fix KEY]... [--top K] [--out DECK]
-  maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
+  maestro plan     DECK | --from RUN --cluster CLUSTER.toml [--measured RUN] [--ranks N|A-B] [--fix KEY]...
+                   [--top K] [--out DECK]
+  maestro simulate DECK --cluster CLUSTER.toml [--measured RUN] | --replay RUN | --costs COSTS.csv [--policy P]
+                   [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml [--deck DECK [--set KEY=VALUE]...]
   maestro import   FOLDER [--out DECK]
   maestro export   CHECKPOINT [--section NAME] --to FOLDER [--adapter]
@@ -37,6 +39,10 @@ Evaluation runs on any number of ranks; plan, simulate and a dry run as one proc
 Calibration measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` lists the options of a command.)";
 
+constexpr const char* kMeasured =
+    "with --cluster: a run directory, whose task times correct the predicted ones, section by section and "
+    "by length of sequences; tasks of other layouts and depths take the nearest correction "
+    "(docs/planning.md)";
 constexpr const char* kCommands = "train, evaluate, plan, simulate, calibrate, import, export";
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -141,6 +147,7 @@ po::options_description options_of(Command command, CommandLine& line) {
             "ranks");
         add("cluster", po::value(&line.cluster),
             "TOML file with the machines that will train (inputs/clusters/), which need not be this one");
+        add("measured", po::value(&line.measured)->value_name("RUN"), kMeasured);
         add("ranks", po::value<std::string>()->value_name("N|A-B")->notifier([&](const std::string& text) {
             std::tie(line.least_ranks, line.ranks) = ranks_of(text);
         }),
@@ -160,9 +167,7 @@ po::options_description options_of(Command command, CommandLine& line) {
         add("cluster", po::value(&line.cluster),
             "TOML file with the rates of the machines (inputs/clusters/): task times are predicted from the "
             "deck's models and samples");
-        add("measured", po::value(&line.measured),
-            "with --cluster: a run of this deck, whose task times correct the predicted ones, section by "
-            "section; layout and policy may differ");
+        add("measured", po::value(&line.measured)->value_name("RUN"), kMeasured);
         add("replay", po::value(&line.replay),
             "a run, from whose tasks of one step the times are taken; policy, dp, window and micro_batch may "
             "differ from the run's; with --cluster its links and memory count too");

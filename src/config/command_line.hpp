@@ -25,9 +25,10 @@ struct CommandLine {
     bool exchange_images = false;
     std::int64_t show = 0;  ///< evaluate: samples that are shown with decoded answers
     std::string cluster;    ///< simulate, plan, train --dry-run
-    std::string policy, costs, measured, replay, timeline;  ///< simulate
-    double noise = 0;                ///< simulate: relative standard deviation of task times
-    std::uint64_t seed = 1;          ///< simulate: of the noise
+    std::string measured;   ///< simulate, plan: a run whose tasks correct the predicted times
+    std::string policy, costs, replay, timeline;  ///< simulate
+    double noise = 0;                             ///< simulate: relative standard deviation of task times
+    std::uint64_t seed = 1;                       ///< simulate: of the noise
     std::int64_t step = 0;           ///< simulate: the step whose samples are used; 0: the default
     int least_ranks = 0, ranks = 0;  ///< plan: the range of ranks; 0: those of the deck
     std::vector<std::string> fixed;  ///< plan: the beginnings of keys that stay as the deck has them

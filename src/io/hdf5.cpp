@@ -85,8 +85,16 @@ Handle make_group(hid_t parent, const std::string& name) {
     return {MAESTRO_HDF5(H5Gcreate(parent, name.c_str(), H5P_DEFAULT, creation, H5P_DEFAULT)), H5Gclose};
 }
 
-void write_attribute(hid_t object, const std::string& name, const std::string& value) {
+namespace {
+
+void remove_attribute(hid_t object, const std::string& name) {
     if (MAESTRO_HDF5(H5Aexists(object, name.c_str())) > 0) MAESTRO_HDF5(H5Adelete(object, name.c_str()));
+}
+
+}  // namespace
+
+void write_attribute(hid_t object, const std::string& name, const std::string& value) {
+    remove_attribute(object, name);
     const Handle type(MAESTRO_HDF5(H5Tcopy(H5T_C_S1)), H5Tclose);
     MAESTRO_HDF5(H5Tset_size(type, value.size() + 1));
     MAESTRO_HDF5(H5Tset_cset(type, H5T_CSET_UTF8));
@@ -97,6 +105,7 @@ void write_attribute(hid_t object, const std::string& name, const std::string& v
 }
 
 void write_attribute(hid_t object, const std::string& name, std::int64_t value) {
+    remove_attribute(object, name);
     const Handle space(MAESTRO_HDF5(H5Screate(H5S_SCALAR)), H5Sclose);
     const Handle attribute(
         MAESTRO_HDF5(H5Acreate(object, name.c_str(), H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT)),

@@ -145,6 +145,7 @@ void write_header(hid_t file, const MetricsHeader& header) {
     write_attribute(file, "environment", header.environment);
     write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
     write_attribute(file, "windows", fmt::format("{}", fmt::join(header.windows, "\n")));
+    write_attribute(file, "first_step", header.first_step);
     if (header.time_scale != 1) write_attribute(file, "time_scale", fmt::format("{}", header.time_scale));
 }
 
@@ -310,6 +311,13 @@ double read_time_scale(const std::filesystem::path& path) {
     return read_locked(path, [](hid_t open) {
         if (MAESTRO_HDF5(H5Aexists(open, "time_scale")) == 0) return 1.0;
         return number_of<double>(read_text_attribute(open, "time_scale")).value_or(std::nan(""));
+    });
+}
+
+std::optional<std::int64_t> read_first_step(const std::filesystem::path& path) {
+    return read_locked(path, [](hid_t open) -> std::optional<std::int64_t> {
+        if (MAESTRO_HDF5(H5Aexists(open, "first_step")) == 0) return std::nullopt;
+        return read_integer_attribute(open, "first_step");
     });
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,8 +75,9 @@ LossRow loss_row(std::int64_t step, int section, std::string_view name, double v
 struct MetricsHeader {
     std::string deck, environment;
     std::vector<std::string> sections;
-    std::vector<int> windows{};  ///< by section, in micro-batches
-    double time_scale = 1;       ///< of an emulated run: its seconds for one of the cluster
+    std::vector<int> windows{};   ///< by section, in micro-batches
+    double time_scale = 1;        ///< of an emulated run: its seconds for one of the cluster
+    std::int64_t first_step = 1;  ///< of the last start; earlier ones may have had another deck
 };
 
 struct Rows {
@@ -130,5 +132,7 @@ std::string read_deck(const std::filesystem::path& path);
 std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN if it is not a number.
 double read_time_scale(const std::filesystem::path& path);
+/// MetricsHeader::first_step; nothing in a file that an older build wrote.
+std::optional<std::int64_t> read_first_step(const std::filesystem::path& path);
 
 }  // namespace maestro::io

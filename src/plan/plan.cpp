@@ -209,7 +209,7 @@ std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck
 }
 
 void run_plan(const config::CommandLine& line, const config::Deck& deck, const std::string& text,
-              workload::Scenario scenario) {
+              workload::Scenario scenario, const recorded::Run* measured) {
     const auto start = std::chrono::steady_clock::now();
     if (const auto folder = std::filesystem::path(line.out).parent_path();
         !line.out.empty() && !folder.empty() && !std::filesystem::is_directory(folder))
@@ -233,6 +233,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         opened(workload::on_cluster(std::move(scenario),
                                     config::parse_cluster(config::read_text(line.cluster), line.cluster)),
                is_fixed);
+    if (measured) recorded::add_corrections(scenario, deck, *measured);
     workload::SampleTable table = workload::table_of(scenario, samples);
     workload::check_lengths(scenario, table, samples.name());
 

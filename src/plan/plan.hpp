@@ -9,6 +9,7 @@
 #include "config/deck.hpp"
 #include "config/deck_text.hpp"
 #include "plan/search.hpp"
+#include "recorded/corrections.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::plan {
@@ -57,8 +58,8 @@ struct Report {
     double search_s = 0;
     double price = 0;  ///< of an hour of a node; 0: not known
     std::int64_t ranks_per_node = 1;
-    /// Part of the time of the best plan's tasks that is of shapes that `maestro calibrate --deck` has
-    /// measured.
+    /// Part of the time of the best plan's tasks that is of shapes that `maestro calibrate --deck` or a run
+    /// has measured.
     std::optional<double> measured_share = {};
     std::vector<Change> changes = {};  ///< where no plan fits: with each of these alone, one does
 
@@ -81,9 +82,9 @@ std::string to_json(const Report& report);
 std::vector<config::KeyValue> keys_of(const Plan& plan, const config::Deck& deck);
 
 /// The command: reads the inputs, searches, prints, and writes the deck if one is requested. `text` is that
-/// of the deck without the values of --set, `scenario` the deck's. Throws Error(bad_deck) where no layout
-/// fits.
+/// of the deck without the values of --set, `scenario` the deck's, `measured` the run of --measured or null.
+/// Throws Error(bad_deck) where no layout fits.
 void run_plan(const config::CommandLine& line, const config::Deck& deck, const std::string& text,
-              workload::Scenario scenario);
+              workload::Scenario scenario, const recorded::Run* measured);
 
 }  // namespace maestro::plan

@@ -3,15 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
-#include "base/error.hpp"
-#include "base/log.hpp"
 #include "simulation/replay.hpp"
-#include "workload/correction.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/costs.hpp"
 #include "workload/data_order.hpp"
@@ -20,43 +15,6 @@
 #include "workload/stages.hpp"
 
 namespace maestro::simulation {
-
-namespace {
-
-/// Scales the costs so that their sums over the steps of the run are the times of its tasks. The first steps,
-/// in which memory is touched for the first time, are left out if there are enough others.
-void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph& graph,
-             workload::DataOrder& order, const std::string& run) {
-    constexpr std::int64_t kWarmUp = 3;
-    const io::Rows rows = read_run(run, "--measured", graph);
-    const std::vector<io::TaskRow>& tasks = rows.tasks;
-    workload::Correction correction(graph.stages.size());
-    std::set<std::int64_t> steps = steps_in_stages(rows, graph);
-    if (steps.empty() && !tasks.empty()) refuse_other_stages("--measured", run, 0);
-    while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
-    for (const io::TaskRow& t : tasks)
-        if (steps.contains(t.step))
-            correction.add_measured(graph.stage_of(t.section, t.stage), t.phase, t.work_s());
-    std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
-    for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
-    for (const std::int64_t step : steps)
-        for (const std::int64_t id : order.batch(step - 1)) {
-            if (!had.empty() && !had[step].contains(id))
-                throw Error(ExitCode::bad_data,
-                            fmt::format("--measured {}: step {} did not have sample {}, the deck's does; "
-                                        "samples, data.global_batch and run.seed must be the run's",
-                                        run, step, id),
-                            Scope::all_ranks);
-            for (std::size_t s = 0; s < graph.stages.size(); ++s)
-                correction.add_predicted(s, costs[id].stages[s]);
-        }
-    for (std::size_t s = 0; s < graph.stages.size(); ++s)
-        log::info("{}: section {}: measured over predicted time {:.3f} forward, {:.3f} backward", run,
-                  graph.stage_name(static_cast<int>(s)), correction.factors(s)[0], correction.factors(s)[1]);
-    for (schedule::SampleCost& cost : costs) correction.apply(cost);
-}
-
-}  // namespace
 
 Inputs inputs_of(workload::Scenario scenario, const data::Samples& samples, const Source& source) {
     scenario.markers = samples.markers();
@@ -93,9 +51,8 @@ Inputs inputs_of(workload::Scenario scenario, const data::Samples& samples, cons
             if (stage.window == 0 && s < replay->windows.size()) stage.window = replay->windows[s];
         }
     }
-    if (replay || !scenario.cluster || !source.measured.empty()) {
+    if (replay || !scenario.cluster) {
         std::vector<schedule::SampleCost> costs = workload::sample_costs(scenario, table, probes), of_step;
-        if (!source.measured.empty()) correct(costs, graph, order, source.measured);
         if (replay) replace_times(costs, *replay, ids, graph);
         for (const std::int64_t id : ids) of_step.push_back(costs[id]);
         inputs.tokens = workload::add_samples(inputs.problem, table, ids, std::move(of_step));

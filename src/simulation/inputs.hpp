@@ -21,10 +21,8 @@ struct Inputs : workload::StepEstimate {
     double rest_s = 0;  ///< of a replay: the rest of its step
 };
 
-/// Runs that provide task times, as directories or "".
+/// A run that provides task times, as a directory or "".
 struct Source {
-    std::string measured =
-        {};                   ///< scales the predicted times of each section and phase to those of its tasks
     std::string replay = {};  ///< replaces the times of one step by those of its tasks
     std::int64_t step = 0;    ///< counted from 1; 0: the first, of a replay the last recorded one
     /// The device of each rank, where the scenario has a cluster, and how the run is planned there.

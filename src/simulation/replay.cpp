@@ -3,19 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <filesystem>
 #include <set>
 #include <tuple>
 
 #include "base/error.hpp"
+#include "recorded/rows.hpp"
 
 namespace maestro::simulation {
 
 namespace {
-
-constexpr double kMaxReplaySeconds = 1e9;  ///< seconds
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
@@ -75,76 +71,26 @@ void check_whole(const Batches& found, const Replay& replay, const graph::Sectio
     }
 }
 
+/// Whether the sections ran in as many stages in a step as the deck's have: a run may be resumed in others.
+bool ran_in_stages(const io::Rows& rows, std::int64_t step, const graph::SectionGraph& graph) {
+    std::vector<int> stages(graph.sections.size(), 0);
+    for (const io::TaskRow& t : rows.tasks)
+        if (t.step == step) stages[t.section] = std::max(stages[t.section], t.stage + 1);
+    for (std::size_t s = 0; s < stages.size(); ++s)
+        if (stages[s] != 0 && stages[s] != graph.sections[s].layout.stage_count()) return false;
+    return true;
+}
+
 }  // namespace
 
-io::Rows read_run(const std::string& run, const char* option, const graph::SectionGraph& graph) {
-    const std::string path = run + "/metrics.h5";
-    if (!std::filesystem::exists(path))
-        throw Error(ExitCode::input_missing,
-                    fmt::format("{} {}: there is no metrics.h5; name the directory of a run", option, run),
-                    Scope::all_ranks);
-    const std::vector<std::string> names = io::read_sections(path);
-    if (!std::equal(names.begin(), names.end(), graph.sections.begin(), graph.sections.end(),
-                    [](const std::string& name, const graph::Section& s) { return name == s.name; }))
-        refuse(
-            fmt::format("{}: a run of the sections {}; the deck has others", path, fmt::join(names, ", ")));
-    io::Rows rows = io::read_metrics(path);
-    const auto known = [&](int section) {
-        return section >= 0 && static_cast<std::size_t>(section) < names.size();
-    };
-    for (const io::TaskRow& t : rows.tasks)
-        if (!known(t.section) || t.stage < 0 || t.phase < 0 || t.phase > 1 || t.step < 1 ||
-            !std::isfinite(t.start_s) ||
-            !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxReplaySeconds) ||
-            !(t.weights_s >= 0 && t.weights_s <= kMaxReplaySeconds))
-            refuse(path + ": /timeline has a row that is not a task");
-    for (const io::StepRow& s : rows.steps)
-        if (!(s.time_s >= 0 && s.time_s <= kMaxReplaySeconds))
-            refuse(path + ": /steps has a time that is not valid");
-    const double scale = io::read_time_scale(path);
-    if (!(scale > 0 && scale <= kMaxReplaySeconds))
-        refuse(path + ": its time_scale is not a positive number");
-    for (io::TaskRow& t : rows.tasks) {
-        t.start_s /= scale;
-        t.end_s /= scale;
-        t.weights_s /= scale;
-    }
-    for (io::StepRow& s : rows.steps) s.time_s /= scale;
-    for (const io::AssignmentRow& a : rows.assignment)
-        if (!known(a.section) || a.step < 1)
-            refuse(path + ": /assignment has a row that is not a sample of a section");
-    return rows;
-}
-
-std::set<std::int64_t> steps_in_stages(const io::Rows& rows, const graph::SectionGraph& graph) {
-    std::map<std::int64_t, std::vector<int>> stages;  // by step and section
-    for (const io::TaskRow& t : rows.tasks) {
-        std::vector<int>& of_step = stages[t.step];
-        of_step.resize(graph.sections.size(), 0);
-        of_step[t.section] = std::max(of_step[t.section], t.stage + 1);
-    }
-    std::set<std::int64_t> steps;
-    for (const auto& [step, counts] : stages) {
-        bool alike = true;
-        for (std::size_t s = 0; s < counts.size(); ++s)
-            alike = alike && (counts[s] == 0 || counts[s] == graph.sections[s].layout.stage_count());
-        if (alike) steps.insert(step);
-    }
-    return steps;
-}
-
-void refuse_other_stages(const std::string& option, const std::string& run, std::int64_t step) {
-    refuse(
-        fmt::format("{} {}: {} ran in other stages than the deck's; layout.pp and layout.chunks must be the "
-                    "run's",
-                    option, run, step > 0 ? fmt::format("step {}", step) : "all steps"));
-}
-
 Replay read_replay(const std::string& run, std::int64_t step, const graph::SectionGraph& graph) {
-    const io::Rows rows = read_run(run, "--replay", graph);
+    const io::Rows rows = recorded::read_rows(run, "--replay", graph);
     Replay replay{.run = run, .step = recorded_step(rows, run, step), .stages = {}};
-    if (!steps_in_stages(rows, graph).contains(replay.step))
-        refuse_other_stages("--replay", run, replay.step);
+    if (!ran_in_stages(rows, replay.step, graph))
+        refuse(
+            fmt::format("--replay {}: step {} ran in other stages than the deck's; layout.pp and "
+                        "layout.chunks must be the run's",
+                        run, replay.step));
     auto found = batches_of(rows, replay.step, graph);
     double first = 1e300, last = 0;
     for (const io::TaskRow& t : rows.tasks) {

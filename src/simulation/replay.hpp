@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,16 +13,6 @@
 #include "schedule/problem/problem.hpp"
 
 namespace maestro::simulation {
-
-/// The rows of RUN/metrics.h5, checked; times of an emulated run in seconds of its cluster. `option` is named
-/// in errors: Error(input_missing) where there is no such file, Error(bad_data) where its sections are not
-/// the deck's.
-io::Rows read_run(const std::string& run, const char* option, const graph::SectionGraph& graph);
-
-/// Returns the steps whose sections ran in as many stages as the deck's have: a run may be resumed in others.
-std::set<std::int64_t> steps_in_stages(const io::Rows& rows, const graph::SectionGraph& graph);
-/// Throws Error(bad_data) about a step, or with 0 about all, that ran in other stages.
-[[noreturn]] void refuse_other_stages(const std::string& option, const std::string& run, std::int64_t step);
 
 /// One recorded step.
 struct Replay {

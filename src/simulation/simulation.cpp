@@ -316,7 +316,8 @@ Result predict_step(const config::Deck& deck, const workload::Scenario& scenario
         scenario.graph, deck, {.policy = deck.schedule.policy});
 }
 
-void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
+void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario,
+                    const recorded::Run* measured) {
     const std::string policy = line.policy.empty() ? deck.schedule.policy : line.policy;
     const graph::SectionGraph of_deck = scenario.graph;
     if (policy == "one-size") scenario = workload::in_one_layout(scenario);
@@ -331,7 +332,8 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
         if (!line.cluster.empty())
             scenario = workload::on_cluster(
                 std::move(scenario), config::parse_cluster(config::read_text(line.cluster), line.cluster));
-        Source source{.measured = line.measured, .replay = line.replay, .step = line.step};
+        if (measured) recorded::add_corrections(scenario, deck, *measured);
+        Source source{.replay = line.replay, .step = line.step};
         if (scenario.cluster) {
             source.device = workload::rank_device_of(*scenario.cluster, deck.run);
             source.plan = workload::plan_options_of(deck);

@@ -5,6 +5,7 @@
 
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
+#include "recorded/corrections.hpp"
 #include "schedule/execution/simulate.hpp"
 #include "schedule/problem/step_plan.hpp"
 #include "simulation/inputs.hpp"
@@ -60,7 +61,8 @@ Result predict_step(const config::Deck& deck, const workload::Scenario& scenario
                     const workload::RankDevice& device);
 
 /// The command: reads the inputs, simulates, prints, and writes the timeline if one is requested.
-/// `scenario` is the deck's.
-void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario);
+/// `scenario` is the deck's, `measured` the run of --measured or null.
+void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario,
+                    const recorded::Run* measured);
 
 }  // namespace maestro::simulation

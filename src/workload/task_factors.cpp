@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace maestro::workload {
@@ -19,7 +20,12 @@ double distance(double a, double b) {
     return std::abs(std::log(a / b));
 }
 
-/// What was measured of a shape, with the sums over a stage of its predicted and measured seconds.
+bool is_of_run(const Correction& correction) {
+    return correction.part == "stage";
+}
+
+/// What was measured of a shape, by single parts or by a run, with the sums over a stage of its predicted and
+/// measured seconds.
 class Measured {
 public:
     void add(const Correction& correction) { parts_.push_back(&correction); }
@@ -28,6 +34,7 @@ public:
     bool sum(const model::ModelSpec& spec, const model::Stage& stage) {
         predicted_s_ = measured_s_ = {};
         const int end = stage.layers > 0 ? stage.first_layer + stage.layers : spec.layers;
+        if (is_of_run(shape())) return sum_stages(spec.layers, stage.first_layer, end);
         bool all = true;
         for (int layer = stage.first_layer; layer < end; ++layer)
             all = all && add("layer", spec.first_like(layer), 1);
@@ -46,17 +53,27 @@ public:
     }
 
 private:
+    /// The stages of the run count by how much of them is between the same depths of the model.
+    bool sum_stages(double layers, int first, int end) {
+        for (const Correction* c : parts_) {
+            const double both = std::min(c->end, end / layers) - std::max(c->begin, first / layers);
+            if (both > 0) add(*c, both / (c->end - c->begin));
+        }
+        return predicted_s_[0] > 0;
+    }
     bool add(const char* part, int layer, double count) {
         const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const Correction* c) {
             return c->part == part && (c->part != "layer" || c->layer == layer);
         });
         if (found == parts_.end()) return false;
-        const Correction& c = **found;
+        add(**found, count);
+        return true;
+    }
+    void add(const Correction& c, double count) {
         predicted_s_[0] += count * c.forward_s;
         predicted_s_[1] += count * c.backward_s;
         measured_s_[0] += count * c.forward_s * c.forward;
         measured_s_[1] += count * c.backward_s * c.backward;
-        return true;
     }
     std::vector<const Correction*> parts_;
     std::array<double, 2> predicted_s_{}, measured_s_{};
@@ -79,22 +96,25 @@ TaskShape task_shape(std::span<const std::int64_t> lengths, const parallel::Mesh
 TaskFactors task_factors(const config::Cluster& cluster, const model::ModelSpec& spec,
                          const model::Role& role, const TaskShape& shape) {
     const char* precision = role.compute == DType::bf16 ? "bf16" : role.compute == DType::f32 ? "fp32" : "";
-    std::map<std::tuple<double, double, std::int64_t, std::int64_t, std::int64_t>, Measured> shapes;
+    std::map<std::tuple<bool, double, double, std::int64_t, std::int64_t, std::int64_t>, Measured> shapes;
     for (const Correction& c : cluster.corrections)
         if (c.section == role.section && c.width == spec.width && c.precision == precision)
-            shapes[{c.rows, c.length, c.tp, c.cp, c.ep}].add(c);
+            shapes[{is_of_run(c), c.rows, c.length, c.tp, c.cp, c.ep}].add(c);
     TaskFactors factors;
-    double nearest = INFINITY;
+    // Whole tasks of this layout tell more than any parts of it; then the nearest shape counts.
+    std::pair nearest{true, static_cast<double>(INFINITY)};
     for (auto& [key, measured] : shapes) {
         const Correction& c = measured.shape();
         const double layout = distance(static_cast<double>(c.tp), static_cast<double>(shape.tp)) +
                               distance(static_cast<double>(c.cp), static_cast<double>(shape.cp)) +
                               distance(static_cast<double>(c.ep), static_cast<double>(shape.ep));
         const double rows = distance(c.rows, shape.rows), length = distance(c.length, shape.length);
-        if (layout + rows + length >= nearest || !measured.sum(spec, role.stage)) continue;
-        nearest = layout + rows + length;
+        const bool same = layout == 0 && rows <= kSameShape && length <= kSameShape;
+        const std::pair order{!(same && is_of_run(c)), layout + rows + length};
+        if (order >= nearest || !measured.sum(spec, role.stage)) continue;
+        nearest = order;
         factors.phases = measured.factors();
-        factors.measured = layout == 0 && rows <= kSameShape && length <= kSameShape;
+        factors.measured = same;
     }
     return factors;
 }

@@ -1,5 +1,5 @@
 // The measured over the predicted time of tasks on machines of which a cluster file knows some
-// (`[[correction]]`, written by `maestro calibrate --deck`).
+// (`[[correction]]`, written by `maestro calibrate --deck`), or a run (--measured).
 #pragma once
 
 #include <array>
@@ -26,8 +26,9 @@ struct TaskFactors {
     bool measured = false;
 };
 /// Returns the factors of a stage's tasks: those that were measured of this section, with a model of this
-/// width and in this number format, at the nearest shape by the sum of |log(ratio)| of all its numbers. The
-/// parts of the stage count by their predicted times. Without any measurement the factors are 1.
+/// width and in this number format, at the nearest shape by the sum of |log(ratio)| of all its numbers; of a
+/// layout and shape that a run had, those of the run. The parts of the stage count by their predicted times,
+/// and of a run those stages that had layers at the same depths. Without any measurement the factors are 1.
 TaskFactors task_factors(const config::Cluster& cluster, const model::ModelSpec& spec,
                          const model::Role& role, const TaskShape& shape);
 

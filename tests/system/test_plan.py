@@ -5,7 +5,7 @@ import subprocess
 
 import h5py
 import pytest
-from conftest import BINARY, FOUR_RANKS, ROOT, VLM, mpirun, relative, settings
+from conftest import BINARY, FOUR_RANKS, ROOT, TWO_RANKS, VLM, mpirun, relative, settings
 
 H100 = str(ROOT / "inputs/clusters/h100.toml")
 CPUS = str(ROOT / "inputs/clusters/this_machine.toml")
@@ -102,17 +102,54 @@ def test_a_run_goes_on_with_other_ranks(workspace, maestro):
     assert "resumed from runs/moved/checkpoints/step-000004 after step 4" in result.stdout
     assert list(workspace.steps("moved")["step"]) == list(range(1, 9))
     assert relative(workspace.losses("moved"), workspace.losses("whole")) <= 1e-5
+    # What it measures are the tasks since it began again, without the first steps.
+    measured = maestro("plan", "--from", "runs/moved", "--measured", "runs/moved", "--cluster", CPUS, "--ranks", "2", "--fix", "section")
+    assert "runs/moved: recorded steps that count: 1, from 8 to 8" in measured.stdout
     # That deck is now the run's.
     again = last_line(maestro("plan", "--from", "runs/moved", "--cluster", CPUS, "--ranks", "2", *fixed))
     assert again["plans"] == plan["plans"]
 
 
+def test_a_run_corrects_what_is_predicted(workspace, maestro):
+    """Its own step is predicted better, by tasks that take as long as in the run; another layout counts as not measured."""
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=12", "checkpoint.every=0"])
+    with h5py.File(workspace.run("run") / "metrics.h5") as file:
+        task = {key: file["timeline"][key][:] for key in file["timeline"]}
+    measured_s = (task["end_s"] - task["start_s"] - task["weights_s"])[(task["section"] == 1) & (task["step"] > 3)].sum()
+    real = workspace.steps("run")["time_s"][3:].mean()
+
+    def simulated(*more):
+        steps = [last_line(maestro("simulate", VLM, "--cluster", CPUS, *settings(TWO_RANKS), "--step", str(step), *more)) for step in range(4, 13)]
+        return sum(step["step_s"] for step in steps) / len(steps), sum(step["sections"]["language"]["work_s"] for step in steps)
+
+    before, plain_s = simulated()
+    after, work_s = simulated("--measured", "runs/run")
+    assert abs(after / real - 1) < abs(before / real - 1)
+    assert work_s == pytest.approx(measured_s, rel=0.1) != pytest.approx(plain_s, rel=0.1)
+
+    def share(*layout):
+        command = ["plan", VLM, "--cluster", CPUS, *settings([*TWO_RANKS, *layout]), "--ranks", "4", "--fix", "section.vision", "--fix", "section.language"]
+        assert "measured_share" not in last_line(maestro(*command))
+        result = maestro(*command, "--measured", "runs/run")
+        found = last_line(result)["measured_share"]
+        assert f"{100 * found:.0f}% of the time of its tasks is of measured shapes" in result.stdout
+        return found
+
+    assert share() > 0.9
+    assert 0 < share("section.language.layout.tp=2") < 0.5  # the encoder's
+    assert "its model has width 128, the deck's 64" in maestro(
+        "simulate", VLM, "--cluster", CPUS, *settings([*TWO_RANKS, "model.glyph-language.width=64", "model.glyph-vision.width=192"]),
+        "--measured", "runs/run", code=65).stderr
+
+
 def test_what_is_no_run_is_refused(workspace, maestro):
     cluster = ["--cluster", H100]
-    assert "--from runs/none: there is no runs/none/metrics.h5" in maestro("plan", "--from", "runs/none", *cluster, code=66).stderr
+    for option in (["--from"], [VLM, "--measured"]):
+        assert f"{option[-1]} runs/none: there is no runs/none/metrics.h5" in maestro("plan", *option, "runs/none", *cluster, code=66).stderr
     (workspace.path / "runs/bad").mkdir(parents=True)
     (workspace.path / "runs/bad/metrics.h5").write_text("no HDF5 file")
-    assert "runs/bad/metrics.h5: not a readable HDF5 file" in maestro("plan", "--from", "runs/bad", *cluster, code=65).stderr
+    for option in (["--from"], [VLM, "--measured"]):
+        assert "runs/bad/metrics.h5: not a readable HDF5 file" in maestro("plan", *option, "runs/bad", *cluster, code=65).stderr
     with h5py.File(workspace.path / "runs/bad/metrics.h5", "w") as file:
         file.attrs["format"] = "another"
     assert "runs/bad/metrics.h5: " in maestro("plan", "--from", "runs/bad", *cluster, code=65).stderr
@@ -122,6 +159,8 @@ def test_what_is_no_run_is_refused(workspace, maestro):
 
 @pytest.mark.parametrize("arguments, code, words", [
     (["--ranks", "8"], 64, "plan needs --cluster"),
+    (["--measured", "runs/run"], 64, "plan needs --cluster"),
+    (["--cluster", H100, "--measured"], 64, "--measured"),
     (["--cluster", H100, "--ranks", "8-"], 64, "--ranks 8-: write a number of ranks up to 16384"),
     (["--cluster", H100, "--fix", "section.audio"], 64, "--fix section.audio: a plan sets no such key; allowed: section.NAME"),
     (["--cluster", H100, "--top", "0"], 64, "--top"),

@@ -278,7 +278,10 @@ def test_calibration_and_a_run_make_a_prediction(workspace):
     plain, measured = (subprocess.run([*command, *more], cwd=workspace.path, capture_output=True, text=True)
                        for more in ([], ["--measured", "runs/run"]))
     assert plain.returncode == measured.returncode == 0, plain.stderr + measured.stderr
-    factors = [float(f) for f in re.findall(r"measured over predicted time ([0-9.]+) forward, ([0-9.]+) backward", measured.stdout)[1]]
+    # Those of each length of sequences, behind those of all.
+    line, = re.findall(r"section language, .*: measured over predicted time .*", measured.stdout)
+    factors = [float(f) for pair in re.findall(r"sequences of \d+: ([0-9.]+), ([0-9.]+)", line) for f in pair]
+    assert len(factors) > 2
     work = [json.loads(r.stdout.splitlines()[-1])["sections"]["language"]["work_s"] for r in (plain, measured)]
     assert min(factors) * 0.999 <= work[1] / work[0] <= max(factors) * 1.001
     for words, code in ((["--measured", "absent"], 66), (["--measured", "."], 66)):

@@ -171,6 +171,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
     const config::Deck& deck = context_.deck;
     io::MetricsHeader header{.deck = deck.text, .environment = environment, .sections = {}};
     header.time_scale = deck.time_scale();
+    header.first_step = state_.step + 1;
     for (const auto& s : context_.scenario.graph.sections) header.sections.push_back(s.name);
     for (const auto& s : job.problem().stages) header.windows.push_back(s.window);
     const fs::path path = path_ / "metrics.h5";

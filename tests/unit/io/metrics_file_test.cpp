@@ -115,14 +115,18 @@ TEST_F(Metrics, OfAnOlderBuildGetTheTableOfLosses) {
     for (std::int64_t step = 1; step <= 3; ++step) append_metrics(path_, rows_of(step), quiet_);
     change_whole(path_, quiet_, [](hid_t file) { MAESTRO_HDF5(H5Ldelete(file, "losses", H5P_DEFAULT)); });
     const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2, .experts = 4};
+    EXPECT_EQ(read_first_step(path_), 1);
+    change_whole(path_, quiet_, [](hid_t file) { MAESTRO_HDF5(H5Adelete(file, "first_step")); });
+    EXPECT_EQ(read_first_step(path_), std::nullopt);
     EXPECT_EQ(count_rows(path_).steps, 3);
     EXPECT_EQ(read_metrics(path_, two).losses.size(), 0u);
     RowCounts more = two;
     more.losses = 1;
     EXPECT_EQ(testing_support::error_of([&] { cut_metrics(path_, {}, more, quiet_); }).code,
               ExitCode::bad_data);
-    cut_metrics(path_, {}, two, quiet_);
+    cut_metrics(path_, {.deck = {}, .environment = {}, .sections = {}, .first_step = 3}, two, quiet_);
     EXPECT_EQ(count_rows(path_), two);
+    EXPECT_EQ(read_first_step(path_), 3);
     append_metrics(path_, rows_of(3), quiet_);
     const Rows rows = read_metrics(path_);
     ASSERT_EQ(rows.losses.size(), 2u);

@@ -97,6 +97,49 @@ TEST(TaskFactors, AreOneForWhatWasNotMeasured) {
     }
 }
 
+/// The layers of a run's stage, between these shares of the depth.
+config::Correction stage_of(const config::Correction& shape, double begin, double end, double seconds,
+                            double factor) {
+    config::Correction of = shape;
+    of.part = "stage";
+    of.begin = begin;
+    of.end = end;
+    of.forward_s = seconds;
+    of.backward_s = 2 * seconds;
+    of.forward = factor;
+    of.backward = 2 * factor;
+    return of;
+}
+
+TEST(TaskFactors, OfARunAreThoseOfItsStagesAtTheSameDepth) {
+    Case a;
+    a.spec.layers = 6;  // whatever number the run's model had
+    a.cluster.corrections = {stage_of(a.shape, 0, 0.5, 3, 2), stage_of(a.shape, 0.5, 1, 5, 7)};
+    EXPECT_DOUBLE_EQ(a.of({.index = 0, .count = 2, .first_layer = 0, .layers = 3}).phases[0], 2);
+    EXPECT_DOUBLE_EQ(a.of({.index = 1, .count = 2, .first_layer = 3, .layers = 3}).phases[1], 14);
+    EXPECT_DOUBLE_EQ(a.of({.index = 2, .count = 3, .first_layer = 4, .layers = 2}).phases[0], 7);
+    EXPECT_DOUBLE_EQ(a.of({}).phases[0], (3 * 2.0 + 5 * 7) / (3 + 5));
+    // Two of the first one's three layers, and one of the other's.
+    EXPECT_DOUBLE_EQ(a.of({.index = 1, .count = 3, .first_layer = 1, .layers = 3}).phases[0],
+                     (2.0 / 3 * 3 * 2 + 1.0 / 3 * 5 * 7) / (2.0 / 3 * 3 + 1.0 / 3 * 5));
+    EXPECT_TRUE(a.of({}).measured);
+}
+
+TEST(TaskFactors, OfARunGoBeforeThoseOfParts) {
+    Case a;
+    add_shape(a.cluster, a.shape, 2, 2);
+    config::Correction other = a.shape;
+    other.tp = 4;
+    add_shape(a.cluster, other, 5, 5);
+    other = a.shape;
+    other.rows = 500;
+    a.cluster.corrections.push_back(stage_of(other, 0, 1, 1, 3));
+    EXPECT_DOUBLE_EQ(a.of({}).phases[0], 3) << "of the shape itself there are only parts";
+    EXPECT_DOUBLE_EQ(a.of({}, {.rows = 100, .length = 100}).phases[0], 2) << "the run had other shapes";
+    EXPECT_DOUBLE_EQ(a.of({}, {.rows = 400, .length = 100, .tp = 4}).phases[0], 5) << "and layouts";
+    EXPECT_TRUE(a.of({}, {.rows = 400, .length = 100, .tp = 4}).measured);
+}
+
 TEST(TaskFactors, HaveTheMeanLengthOfRows) {
     const parallel::MeshShape mesh{.degrees = {.cp = 2, .tp = 3}, .experts = {.ep = 2, .etp = 3}};
     const std::vector<std::int64_t> lengths{10, 30};
