@@ -334,7 +334,7 @@ Candidates::Candidates(const graph::SectionGraph& graph, const Layouts& layouts,
 /// last of its rows.
 struct Candidates::Extension {
     const Partition& partition;
-    const std::vector<std::vector<const Row*>>& open;
+    const std::vector<Open>& open;
     const Event& event;
     std::vector<const Row*> rows;
     std::vector<int> least;  ///< by set: the fewest ranks of the sets from it on
@@ -346,7 +346,7 @@ struct Candidates::Extension {
 bool Candidates::next(std::vector<Candidate>& candidates, std::size_t most) {
     const Event& event = events_[next_++];
     const Partition& partition = layouts_.partitions[event.partition];
-    std::vector<std::vector<const Row*>>& open = open_[event.partition];
+    std::vector<Open>& open = open_[event.partition];
     const Row& row = partition.rows[event.set][event.row];
     const std::size_t sets = partition.rows.size();
     Extension extension{.partition = partition,
@@ -360,16 +360,13 @@ bool Candidates::next(std::vector<Candidate>& candidates, std::size_t most) {
     for (std::size_t set = sets; set-- > 0;) {
         possible = possible && (set == event.set || !open[set].empty());
         if (!possible) break;
-        extension.least[set] = extension.least[set + 1] + (set == event.set ? 0 : open[set].front()->ranks);
+        extension.least[set] = extension.least[set + 1] + (set == event.set ? 0 : open[set].begin()->first);
     }
     if (possible) {
         extension.rows[event.set] = &row;
         extend(extension, 0, row.ranks);
     }
-    std::vector<const Row*>& of_set = open[event.set];
-    of_set.insert(std::upper_bound(of_set.begin(), of_set.end(), &row,
-                                   [](const Row* a, const Row* b) { return a->ranks < b->ranks; }),
-                  &row);
+    open[event.set][row.ranks].push_back(&row);
     return extension.complete;
 }
 
@@ -385,10 +382,14 @@ void Candidates::extend(Extension& extension, std::size_t set, int ranks) {
         return;
     }
     if (set == extension.event.set) return extend(extension, set + 1, ranks);
-    for (const Row* row : extension.open[set]) {
-        if (ranks + row->ranks + extension.least[set + 1] > layouts_.ranks) break;
-        extension.rows[set] = row;
-        if (edges_fit(graph_, partition, extension.rows, set)) extend(extension, set + 1, ranks + row->ranks);
+    for (const auto& [of_rows, rows] : extension.open[set]) {
+        if (ranks + of_rows + extension.least[set + 1] > layouts_.ranks) break;
+        for (const Row* row : rows) {
+            if (!extension.complete) break;
+            extension.rows[set] = row;
+            if (edges_fit(graph_, partition, extension.rows, set))
+                extend(extension, set + 1, ranks + of_rows);
+        }
     }
     extension.rows[set] = nullptr;
 }

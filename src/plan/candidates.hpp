@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <queue>
 #include <tuple>
 #include <vector>
@@ -99,8 +100,9 @@ private:
     const Layouts& layouts_;
     std::vector<Event> events_;
     std::size_t next_ = 0;
-    /// [partition][set]: the rows that came before, by their ranks.
-    std::vector<std::vector<std::vector<const Row*>>> open_;
+    using Open = std::map<int, std::vector<const Row*>>;  ///< by ranks
+    /// [partition][set]: the rows that came before.
+    std::vector<std::vector<Open>> open_;
     std::int64_t made_ = 0;
 };
 

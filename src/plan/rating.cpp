@@ -300,6 +300,7 @@ public:
             }
             rated.busiest_s += least_s;
             rated.mean_s += step.all_s / (dp * rated.choice.layout.pp);
+            rated.rank_s += step.all_s * rated.choice.layout.stage_ranks();
             rated.likely_s += least_s + outside(rated.choice, step);
             rated.chain_s += step.all_s / (dp * micro_batches(rated.choice, step));
         }
@@ -402,6 +403,7 @@ public:
     Rating(const Subject& subject, int section, int ranks, Balance& balance)
         : subject_(subject),
           section_(section),
+          ranks_(ranks),
           choices_(choices_of(subject.scenario, section, ranks, subject.is_fixed)),
           work_(subject, section, balance) {
         std::sort(choices_.begin(), choices_.end(),
@@ -414,12 +416,12 @@ public:
     /// Rates the choices with the least recomputation, which takes the least time.
     void rate_fastest() {
         for (const Choice& choice : choices_)
-            if (choice.recompute == least_recompute_) rate(choice);
+            if (choice.recompute == least_recompute_ && !is_hopeless(choice)) rate(choice);
     }
     /// Rates the others, but for shapes whose choices take longer than `limit_s` without recomputation.
-    /// Returns the least time of those that are left out.
+    /// Returns the least time of all that are left out.
     double rate_others(double limit_s) {
-        double left_out_s = kNone;
+        double left_out_s = left_out_s_;
         for (const Choice& choice : choices_) {
             if (choice.recompute == least_recompute_) continue;
             const auto least = least_s_.find(shape_of(choice));
@@ -432,11 +434,7 @@ public:
         return left_out_s;
     }
     /// The least likely time of a choice that fits so far. Infinite where none does.
-    double likely_s() const {
-        double least_s = kNone;
-        for (const Rated& rated : rated_) least_s = std::min(least_s, rated.likely_s);
-        return least_s;
-    }
+    double likely_s() const { return least_likely_s_; }
     std::vector<Rated> take() {
         std::stable_sort(rated_.begin(), rated_.end(), [](const Rated& a, const Rated& b) {
             return std::pair(a.busiest_s, key_of(a.choice)) < std::pair(b.busiest_s, key_of(b.choice));
@@ -446,6 +444,23 @@ public:
     const Rated& smallest() const { return smallest_; }
 
 private:
+    /// Whether the choice shares sequences among so many ranks that it takes far more than others: a sequence
+    /// takes twice as many ranks no less work together.
+    bool is_hopeless(const Choice& choice) {
+        constexpr double kHopeless = 4;
+        if (choice.layout.cp == 1 || least_likely_s_ == kNone) return false;
+        Choice half = choice;
+        half.layout.cp /= 2;
+        if (half.layout.cp == 1) half.layout.cp_kind = ContextKind::ring;
+        const auto known = rank_s_.find(shape_of(half));
+        if (known == rank_s_.end()) return false;
+        const double least_s = known->second / ranks_;
+        if (least_s <= kHopeless * least_likely_s_) return false;
+        rank_s_.try_emplace(shape_of(choice), known->second);
+        left_out_s_ = std::min(left_out_s_, least_s);
+        return true;
+    }
+
     void rate(const Choice& choice) {
         Choice pipeline = choice;
         pipeline.layout.dp = 1;
@@ -459,16 +474,21 @@ private:
         Rated rated = bounds_->with(choice);
         const auto [least, is_new] = least_s_.try_emplace(shape_of(choice), rated.busiest_s);
         least->second = std::min(least->second, rated.busiest_s);
+        const auto [work, is_first] = rank_s_.try_emplace(shape_of(choice), rated.rank_s);
+        work->second = std::min(work->second, rated.rank_s);
         if (rated.bytes < smallest_.bytes) smallest_ = rated;
-        if (rated.bytes <= most_memory(subject_.device)) rated_.push_back(std::move(rated));
+        if (rated.bytes > most_memory(subject_.device)) return;
+        least_likely_s_ = std::min(least_likely_s_, rated.likely_s);
+        rated_.push_back(std::move(rated));
     }
 
     const Subject& subject_;
-    int section_;
+    int section_, ranks_;
     std::vector<Choice> choices_;
     Recompute least_recompute_ = Recompute::none;
     Work work_;
-    std::map<decltype(shape_of(Choice())), double> least_s_;
+    std::map<decltype(shape_of(Choice())), double> least_s_, rank_s_;
+    double least_likely_s_ = kNone, left_out_s_ = kNone;
     std::vector<Rated> rated_;
     Rated smallest_ = {};
     Choice last_ = {.layout = {.dp = 0}};

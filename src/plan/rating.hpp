@@ -55,6 +55,7 @@ struct Rated {
     double busiest_s =
         0;              ///< the time in which a lane of its busiest pipeline rank works, sum over the steps
     double mean_s = 0;  ///< the mean work of its lanes
+    double rank_s = 0;  ///< the work of all of its ranks together
     /// An estimate of the steps with this section alone: with the time in which its pipeline fills and runs
     /// empty, and with sums of gradients, updates and gathers of weights that no task hides. Sum over the
     /// steps, as are the others.
