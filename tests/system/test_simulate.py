@@ -273,6 +273,12 @@ def test_a_cluster_on_paper_does_not_depend_on_the_threads_here(workspace, monke
 def test_calibration_and_a_run_make_a_prediction(workspace):
     """The file that calibration writes is one; measured times replace the models'."""
     assert mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path).returncode == 0
+    with open(workspace.path / "this.toml", "rb") as file:
+        rows = tomllib.load(file)["collective"]
+    assert {row["kind"] for row in rows} == set(COLLECTIVES) and {(row["ranks"], row["nodes"]) for row in rows} == {(2, 1)}
+    for kind in COLLECTIVES:
+        sizes, times = zip(*((row["bytes"], row["seconds"]) for row in rows if row["kind"] == kind), strict=True)
+        assert list(sizes) == sorted(sizes) and len(sizes) == 5 and 0 < times[0] < times[-1] < 10
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=12", "checkpoint.every=0"])
     command = [BINARY, "simulate", VLM, "--cluster", "this.toml", *settings(TWO_RANKS)]
     plain, measured = (subprocess.run([*command, *more], cwd=workspace.path, capture_output=True, text=True)
