@@ -17,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "base/text_file.hpp"
+#include "calibration/collective_probes.hpp"
 #include "calibration/layer_probes.hpp"
 #include "calibration/quantiles.hpp"
 #include "collective/process_group.hpp"
@@ -55,6 +56,7 @@ struct Sizes {
     std::vector<int> lengths = {64, 512};
     std::int64_t attention_rows = 512, attention_heads = 2;
     std::size_t memory = std::size_t{512} << 20;
+    std::vector<std::int64_t> collectives = {1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 24};  ///< bytes
 };
 Sizes sizes_for(const backend::Backend& backend) {
     if (backend.shares_memory()) return {};
@@ -66,7 +68,8 @@ Sizes sizes_for(const backend::Backend& backend) {
             .lengths = {256, 1024, 4096, 16384},
             .attention_rows = 16384,
             .attention_heads = 8,
-            .memory = std::size_t{2} << 30};
+            .memory = std::size_t{2} << 30,
+            .collectives = {1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 24, 1 << 27}};
 }
 
 /// Returns the seconds of one call: the best of several series. wait() waits for the device.
@@ -172,6 +175,9 @@ public:
             cluster.device.operation_s = agreed([&] { return queued_s().second; });
         }
         links(cluster);
+        const backend::ArenaScope scope(arena_);
+        cluster.collectives = collective::CollectiveTimes(
+            measure_collectives(world_, topology_.nodes, *backend_, arena_, sizes_.collectives));
         return cluster;
     }
 
@@ -371,6 +377,7 @@ private:
                 for (int i = 0; i < 50; ++i) {
                     const double start = comm::now_s();
                     group->wait(group->start_all_gather_in_place(whole, rows));
+                    wait(whole);
                     best = std::min(best, comm::now_s() - start);
                 }
                 return best;
@@ -458,6 +465,11 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
             text += fmt::format("collective_latency_s = {:.4g}\ncollective_bandwidth = {:.4g}\n",
                                 link.collective_latency_s, link.collective_bandwidth);
     }
+    for (const collective::CollectiveRow& row : c.collectives.rows())
+        text += fmt::format(
+            "\n[[collective]]\nkind = \"{}\"\nranks = {}\nnodes = {}\nbytes = {:.0f}\nseconds = {:.4g}\n",
+            collective::kCollectiveNames[static_cast<std::size_t>(row.kind)], row.ranks, row.nodes, row.bytes,
+            row.seconds);
     for (const config::Correction& of : c.corrections) {
         text +=
             fmt::format("\n[[correction]]\nsection = \"{}\"\nprecision = \"{}\"\nwidth = {}\npart = \"{}\"\n",
@@ -472,6 +484,26 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
 }
 
 namespace {
+
+/// Logs the bandwidth of each kind of collective in the largest groups, as nccl-tests define it (busbw): of
+/// the bytes that a rank exchanges.
+void log_collectives(const config::Cluster& cluster) {
+    const collective::CollectiveRow* last = nullptr;
+    const auto log = [&] {
+        if (!last) return;
+        const double twice = last->kind == collective::CollectiveKind::all_reduce ? 2 : 1,
+                     exchanged = twice * last->bytes * (last->ranks - 1) / last->ranks;
+        log::info("{} of {} ranks on {}: {:.3g} bytes/s of {:.3g} bytes",
+                  collective::kCollectiveNames[static_cast<std::size_t>(last->kind)], last->ranks,
+                  last->nodes == 1 ? "a node" : fmt::format("{} nodes", last->nodes),
+                  exchanged / last->seconds, last->bytes);
+    };
+    for (const collective::CollectiveRow& row : cluster.collectives.rows()) {
+        if (last && (last->kind != row.kind || last->nodes != row.nodes)) log();
+        last = &row;
+    }
+    log();
+}
 
 /// Logs the factors of each section's whole model, by shape.
 void log_corrections(const workload::Scenario& scenario) {
@@ -560,6 +592,7 @@ void run_calibration(const comm::Communicator& world, const comm::Topology& topo
                                                                world.size())));
     });
     if (world.rank() != 0) return;
+    log_collectives(cluster);
     log::info(
         "{}: {}; fp32 {:.3g} FLOP/s, bf16 {:.3g} FLOP/s, memory {:.3g} bytes/s, link {:.3g} s and {:.3g} "
         "bytes/s",

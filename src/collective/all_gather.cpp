@@ -8,7 +8,9 @@ Operation ProcessGroup::launch_all_gather(const Tensor& whole, std::span<const s
     const RankRows parts(whole, rows, size_);
     if (size_ == 1 || parts.longest() == 0) return {};
     if (native_ && parts.equal()) return until_ended(gather_natively(parts));
-    return nodes_.hierarchical() ? all_gather_by_nodes(parts) : all_gather_directly(parts);
+    return launch(CollectiveKind::all_gather, bytes_of(parts), [&](Exchange what) {
+        return nodes_.hierarchical() ? all_gather_by_nodes(parts, what) : all_gather_directly(parts, what);
+    });
 }
 
 Operation ProcessGroup::launch_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
@@ -17,12 +19,12 @@ Operation ProcessGroup::launch_all_gather(backend::Backend& b, const Tensor& loc
     return launch_all_gather(whole, rows);
 }
 
-Operation ProcessGroup::all_gather_directly(RankRows parts) {
-    co_await AwaitedExchange{
-        this, exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; })};
+Operation ProcessGroup::all_gather_directly(RankRows parts, Exchange what) {
+    co_await AwaitedExchange{this, exchange_with_all([&](int) { return parts[rank_]; },
+                                                     [&](int from) { return parts[from]; }, what)};
 }
 
-Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
+Operation ProcessGroup::all_gather_by_nodes(RankRows parts, Exchange what) {
     const int node = nodes_.of(rank_);
     const std::vector<int> peers = nodes_.peers(rank_);
     const std::span<const int> shards = nodes_.shards_of_proxy(rank_);
@@ -39,7 +41,7 @@ Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
             if (other != node) sends.push_back(message(nodes_.proxy(other, rank_), rank_, at));
         for (const int shard : shards)
             if (shard != rank_) receives.push_back(message(shard, shard, at));
-        return exchange(std::move(sends), std::move(receives));
+        return exchange(std::move(sends), std::move(receives), what);
     };
     // Both to the other ranks of the node.
     const auto begin_within = [&](std::int64_t at) {
@@ -48,7 +50,7 @@ Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
             for (const int shard : shards) sends.push_back(message(peer, shard, at));
             for (const int shard : nodes_.shards_of_proxy(peer)) receives.push_back(message(peer, shard, at));
         }
-        return exchange(std::move(sends), std::move(receives));
+        return exchange(std::move(sends), std::move(receives), what);
     };
     // Nothing but the rows themselves takes memory, so that two segments are under way within the node as
     // well.

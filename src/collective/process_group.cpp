@@ -1,5 +1,6 @@
 #include "collective/process_group.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.hpp"
@@ -9,7 +10,8 @@
 
 namespace maestro::collective {
 
-ProcessGroup::Request ProcessGroup::exchange(std::vector<Message> sends, std::vector<Message> receives) {
+ProcessGroup::Request ProcessGroup::exchange(std::vector<Message> sends, std::vector<Message> receives,
+                                             Exchange what) {
     // A rank without rows sends no message, and its peers, which know its rows, do not wait for one. This
     // saves its latency, and the meta group counts the messages that a real group sends.
     std::erase_if(sends, [](const Message& m) { return m.bytes == 0; });
@@ -18,11 +20,12 @@ ProcessGroup::Request ProcessGroup::exchange(std::vector<Message> sends, std::ve
         ++traffic_.messages;
         traffic_.bytes += static_cast<std::int64_t>(m.bytes);
     }
-    return begin(sends, receives);
+    return begin_as(what, sends, receives);
 }
 
 ProcessGroup::Request ProcessGroup::exchange_with_all(const std::function<Tensor(int)>& outgoing,
-                                                      const std::function<Tensor(int)>& incoming) {
+                                                      const std::function<Tensor(int)>& incoming,
+                                                      Exchange what) {
     std::vector<Message> sends, receives;
     sends.reserve(static_cast<std::size_t>(size_));
     receives.reserve(static_cast<std::size_t>(size_));
@@ -33,7 +36,7 @@ ProcessGroup::Request ProcessGroup::exchange_with_all(const std::function<Tensor
         sends.push_back({to, sent.data, sent.bytes()});
         receives.push_back({from, received.data, received.bytes()});
     }
-    return exchange(std::move(sends), std::move(receives));
+    return exchange(std::move(sends), std::move(receives), what);
 }
 
 void ProcessGroup::place_local(backend::Backend& b, const Tensor& local, const Tensor& whole,
@@ -52,10 +55,13 @@ ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const 
 
 ProcessGroup::Request ProcessGroup::start_all_gather_in_place(const Tensor& whole,
                                                               std::span<const std::int64_t> rows) {
-    const RankRows parts(whole, rows, size_);
+    return gather_in_place(RankRows(whole, rows, size_), Exchange::all_gather);
+}
+
+ProcessGroup::Request ProcessGroup::gather_in_place(const RankRows& parts, Exchange what) {
     if (native_ && parts.equal() && size_ > 1 && parts.longest() > 0) return gather_natively(parts);
     // The rows that are sent and those that are received do not overlap, so no copy is needed between.
-    return exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; });
+    return exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; }, what);
 }
 
 ProcessGroup::Request ProcessGroup::start_all_to_all(backend::Backend& b, const Tensor& send,
@@ -64,7 +70,8 @@ ProcessGroup::Request ProcessGroup::start_all_to_all(backend::Backend& b, const 
                                                      std::span<const std::int64_t> received_rows) {
     const RankRows outgoing(send, send_rows, size_), incoming(received, received_rows, size_);
     ops::copy(b, outgoing[rank_], incoming[rank_]);
-    return exchange_with_all([&](int to) { return outgoing[to]; }, [&](int from) { return incoming[from]; });
+    return exchange_with_all([&](int to) { return outgoing[to]; }, [&](int from) { return incoming[from]; },
+                             Exchange::all_to_all);
 }
 
 ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tensor& send,
@@ -74,10 +81,10 @@ ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tenso
     const int step = ((distance % size_) + size_) % size_;
     if (step == 0) {
         ops::copy(b, send, received);
-        return exchange({}, {});  // a request for the caller to wait for
+        return exchange({}, {}, Exchange::messages);  // a request for the caller to wait for
     }
     return exchange({{(rank_ + step) % size_, send.data, send.bytes()}},
-                    {{(rank_ + size_ - step) % size_, received.data, received.bytes()}});
+                    {{(rank_ + size_ - step) % size_, received.data, received.bytes()}}, Exchange::messages);
 }
 
 ProcessGroup::Request ProcessGroup::gather_natively(const RankRows& parts) {
@@ -94,6 +101,23 @@ Operation ProcessGroup::until_ended(Request request) {
     co_await AwaitedExchange{this, request};
 }
 
+Operation ProcessGroup::until_both(Operation algorithm, Request whole) {
+    co_await std::move(algorithm);
+    co_await AwaitedExchange{this, whole};
+}
+
+Operation ProcessGroup::launch(CollectiveKind kind, double bytes,
+                               const std::function<Operation(Exchange)>& algorithm) {
+    const std::optional<Request> whole = begin_whole(kind, bytes);
+    return whole ? until_both(algorithm(Exchange::part), *whole) : algorithm(Exchange::messages);
+}
+
+double ProcessGroup::bytes_of(const RankRows& parts) const {
+    const auto all = static_cast<double>(parts.whole().bytes()),
+               local = static_cast<double>(parts[rank_].bytes()), others = static_cast<double>(size_ - 1);
+    return std::max(all - local, local * others) * size_ / others;
+}
+
 Operation ProcessGroup::launch_all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
                                           backend::Arena& scratch, Sums sums) {
     if (size_ == 1 || values.empty()) return {};
@@ -105,14 +129,22 @@ Operation ProcessGroup::launch_all_reduce(backend::Backend& b, const Tensor& val
     // 2 (n - 1) / n of the values, which is the least that an all-reduce of n ranks can do.
     std::vector<std::int64_t> rows;
     for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
-    return all_reduce_in_parts(b, values.reshape({values.size(), 1}), std::move(rows), reduction, scratch);
+    const Tensor flat = values.reshape({values.size(), 1});
+    return launch(CollectiveKind::all_reduce, static_cast<double>(values.bytes()), [&](Exchange what) {
+        return all_reduce_in_parts(b, flat, std::move(rows), reduction, scratch, what);
+    });
 }
 
 Operation ProcessGroup::all_reduce_in_parts(backend::Backend& b, Tensor flat, std::vector<std::int64_t> rows,
-                                            ops::Reduction reduction, backend::Arena& scratch) {
-    const Tensor local = RankRows(flat, rows, size_)[rank_];
-    co_await launch_reduce_scatter(b, flat, local, rows, reduction, scratch, Sums::ordered);
-    co_await AwaitedExchange{this, start_all_gather_in_place(flat, rows)};
+                                            ops::Reduction reduction, backend::Arena& scratch,
+                                            Exchange what) {
+    const RankRows parts(flat, rows, size_);
+    const bool whole = what == Exchange::part;
+    if (whole)
+        co_await reduce_scatter_by_ranks(b, parts, parts[rank_], reduction, scratch, what);
+    else
+        co_await launch_reduce_scatter(b, flat, parts[rank_], rows, reduction, scratch, Sums::ordered);
+    co_await AwaitedExchange{this, gather_in_place(parts, whole ? what : Exchange::all_gather)};
 }
 
 }  // namespace maestro::collective

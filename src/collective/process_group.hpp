@@ -14,6 +14,7 @@
 
 #include "backend/arena.hpp"
 #include "base/tensor.hpp"
+#include "collective/collective_times.hpp"
 #include "collective/nodes.hpp"
 #include "collective/operation.hpp"
 #include "comm/communicator.hpp"
@@ -30,12 +31,23 @@ struct LinkCost {
     bool operator==(const LinkCost&) const = default;
 };
 
+/// Measured times of a meta group's collectives, which count in the place of its links' where there are any.
+struct MeasuredGroup {
+    CollectiveTimes times = {};
+    int nodes = 0;  ///< on which its ranks are; 0: as many as its Nodes
+    /// Where it may be on as many nodes as this: a collective takes the least of its times on `nodes` to
+    /// these.
+    int most_nodes = 0;
+    /// How many times as many bytes as its tensors tell a collective exchanges.
+    double load = 1;
+};
+
 /// What this rank has sent since the last reset.
 struct Traffic {
     std::int64_t messages = 0;
     std::int64_t bytes = 0;
-    /// Of a meta group, by its links' latency and bandwidth: seconds in which operations wait for messages
-    /// and compute nothing. Of a loopback group those of its copies. 0 for real ranks.
+    /// Of a meta group, by its links or measured times: seconds in which operations wait for messages and
+    /// compute nothing. Of a loopback group those of its copies. 0 for real ranks.
     double seconds = 0;
 };
 
@@ -158,6 +170,24 @@ protected:
         std::size_t bytes = 0;  ///< > 0
     };
     virtual Request begin(std::span<const Message> sends, std::span<const Message> receives) = 0;
+    /// What an exchange is, by which a meta group knows its time.
+    enum class Exchange {
+        messages,
+        all_gather,  ///< the only exchange of one
+        all_to_all,
+        part,  ///< of a collective that begin_whole() has begun
+    };
+    virtual Request begin_as(Exchange exchange, std::span<const Message> sends,
+                             std::span<const Message> receives) {
+        static_cast<void>(exchange);
+        return begin(sends, receives);
+    }
+    /// Begins a collective of several exchanges whose whole time a meta group knows; otherwise nothing.
+    /// `bytes` as in CollectiveRow.
+    virtual std::optional<Request> begin_whole(CollectiveKind kind, double bytes) {
+        static_cast<void>(kind), static_cast<void>(bytes);
+        return {};
+    }
     /// The device has computed for so long while exchanges were under way. Only a meta group needs to know.
     virtual void computed(double seconds) { static_cast<void>(seconds); }
     /// Called by the constructor of a group whose library has collectives.
@@ -171,21 +201,33 @@ private:
     /// ops::reduce() within an operation.
     void reduce(backend::Backend& b, std::span<const Tensor> terms, ops::Reduction reduction,
                 const Tensor& result);
-    Request exchange(std::vector<Message> sends, std::vector<Message> receives);
+    Request exchange(std::vector<Message> sends, std::vector<Message> receives, Exchange what);
     /// Copies this rank's rows to their place in `whole`.
     void place_local(backend::Backend& b, const Tensor& local, const Tensor& whole,
                      std::span<const std::int64_t> rows) const;
     /// Sends outgoing(r) to every other rank r and receives incoming(r) from it.
     Request exchange_with_all(const std::function<Tensor(int rank)>& outgoing,
-                              const std::function<Tensor(int rank)>& incoming);
+                              const std::function<Tensor(int rank)>& incoming, Exchange what);
+    /// Returns algorithm(what), where `what` are its exchanges. If the whole time is known, the operation
+    /// ends after it.
+    Operation launch(CollectiveKind kind, double bytes,
+                     const std::function<Operation(Exchange what)>& algorithm);
+    Operation until_both(Operation algorithm, Request whole);
+    /// Reduce-scatter by the ranks themselves, of parts that are not all empty.
+    Operation reduce_scatter_by_ranks(backend::Backend& b, const RankRows& parts, const Tensor& local,
+                                      ops::Reduction reduction, backend::Arena& scratch, Exchange what);
     Operation reduce_scatter_directly(backend::Backend& b, RankRows parts, Tensor local,
-                                      ops::Reduction reduction, backend::Arena& scratch);
+                                      ops::Reduction reduction, backend::Arena& scratch, Exchange what);
     Operation reduce_scatter_by_nodes(backend::Backend& b, RankRows parts, Tensor local,
-                                      ops::Reduction reduction, backend::Arena& scratch);
+                                      ops::Reduction reduction, backend::Arena& scratch, Exchange what);
     Operation all_reduce_in_parts(backend::Backend& b, Tensor flat, std::vector<std::int64_t> rows,
-                                  ops::Reduction reduction, backend::Arena& scratch);
-    Operation all_gather_directly(RankRows parts);
-    Operation all_gather_by_nodes(RankRows parts);
+                                  ops::Reduction reduction, backend::Arena& scratch, Exchange what);
+    Operation all_gather_directly(RankRows parts, Exchange what);
+    Operation all_gather_by_nodes(RankRows parts, Exchange what);
+    Request gather_in_place(const RankRows& parts, Exchange what);
+    /// CollectiveRow::bytes of an all-gather or reduce-scatter in which this rank exchanges as much as it
+    /// does with these parts, and all have equal ones.
+    double bytes_of(const RankRows& parts) const;
     /// The operation whose only exchange this is.
     Operation until_ended(Request request);
     Request gather_natively(const RankRows& parts);
@@ -219,11 +261,13 @@ std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, bac
 Nodes find_nodes(const comm::Communicator& members);
 /// A meta group stands for one rank of a group that does not exist: it counts messages and bytes, and the
 /// seconds that they would take on a link of this latency and bandwidth.
-std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, const LinkCost& link = {});
+std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, const LinkCost& link = {},
+                                              const MeasuredGroup& measured = {});
 /// The same where the ranks are on several nodes. Within nodes and across them messages travel at the same
-/// time.
+/// time. The ranks of a collective whose time was measured work together: it takes that time, in which the
+/// links are taken but for the latency. What they sum meanwhile is a part of it.
 std::unique_ptr<ProcessGroup> make_meta_group(int rank, Nodes nodes, const LinkCost& within,
-                                              const LinkCost& across);
+                                              const LinkCost& across, const MeasuredGroup& measured = {});
 /// A loopback group stands for one rank of a group that does not exist, too, but on a device that computes:
 /// what the other ranks would send are copies of what this rank sends, so that values stay in their range.
 /// Traffic::seconds are those that copies take of the host, to be left out where a task is timed. The backend

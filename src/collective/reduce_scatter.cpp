@@ -99,15 +99,24 @@ Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor&
             if (r != rank_ && !parts[r].empty()) count_message(parts[r].bytes());
         return until_ended(native_->begin_sum_scatter(parts, local));
     }
-    return nodes_.hierarchical() ? reduce_scatter_by_nodes(b, parts, local, reduction, scratch)
-                                 : reduce_scatter_directly(b, parts, local, reduction, scratch);
+    return launch(CollectiveKind::reduce_scatter, bytes_of(parts), [&](Exchange what) {
+        return reduce_scatter_by_ranks(b, parts, local, reduction, scratch, what);
+    });
+}
+
+Operation ProcessGroup::reduce_scatter_by_ranks(backend::Backend& b, const RankRows& parts,
+                                                const Tensor& local, ops::Reduction reduction,
+                                                backend::Arena& scratch, Exchange what) {
+    return nodes_.hierarchical() ? reduce_scatter_by_nodes(b, parts, local, reduction, scratch, what)
+                                 : reduce_scatter_directly(b, parts, local, reduction, scratch, what);
 }
 
 /// A reduction tree or a ring would need less memory. But a ring adds the terms of each rank's part in
 /// another order, so the bits of a sum would depend on which rank holds the element, and those of a tree on
 /// its shape. Here terms are added in the order of ranks.
 Operation ProcessGroup::reduce_scatter_directly(backend::Backend& b, RankRows parts, Tensor local,
-                                                ops::Reduction reduction, backend::Arena& scratch) {
+                                                ops::Reduction reduction, backend::Arena& scratch,
+                                                Exchange what) {
     struct Segment {
         std::vector<Tensor> buffers, terms;  ///< by rank
         Tensor result;
@@ -132,7 +141,8 @@ Operation ProcessGroup::reduce_scatter_directly(backend::Backend& b, RankRows pa
         segment.terms[rank_] = parts.segment(rank_, at, step);
         segment.request = exchange_with_all(
             [&](int to) { return parts.segment(to, at, step); },
-            [&](int from) { return segment.terms[from] = buffers[from].slice(0, segment.result.size()); });
+            [&](int from) { return segment.terms[from] = buffers[from].slice(0, segment.result.size()); },
+            what);
     };
     start(0);
     for (std::int64_t at = 0; at < longest; at += step) {
@@ -265,7 +275,8 @@ private:
 }  // namespace
 
 Operation ProcessGroup::reduce_scatter_by_nodes(backend::Backend& b, RankRows parts, Tensor local,
-                                                ops::Reduction reduction, backend::Arena& scratch) {
+                                                ops::Reduction reduction, backend::Arena& scratch,
+                                                Exchange what) {
     const backend::ArenaScope scope(scratch);
     PieceByNodes segment(rank_, nodes_, parts, local, scratch);
     const auto messages = [](const std::vector<PieceByNodes::Transfer>& transfers) {
@@ -275,11 +286,11 @@ Operation ProcessGroup::reduce_scatter_by_nodes(backend::Backend& b, RankRows pa
     };
     const auto begin_within = [&](std::int64_t at) {
         const PieceByNodes::Transfers transfers = segment.within(at);
-        return exchange(messages(transfers.sends), messages(transfers.receives));
+        return exchange(messages(transfers.sends), messages(transfers.receives), what);
     };
     const auto begin_across = [&](std::int64_t at) {
         const PieceByNodes::Transfers transfers = segment.across(at);
-        return exchange(messages(transfers.sends), messages(transfers.receives));
+        return exchange(messages(transfers.sends), messages(transfers.receives), what);
     };
     const auto sum = [&](std::span<const Tensor> terms, const Tensor& result) {
         reduce(b, terms, reduction, result);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "config/table_reader.hpp"
 
@@ -95,10 +98,55 @@ void read_corrections(const toml::table& root, TableReader& reader, std::vector<
                    });
 }
 
+/// A [[collective]] as the file has it.
+struct CollectiveKeys {
+    std::string kind;
+    std::int64_t ranks = 2, nodes = 1;
+    double bytes = 1, seconds = 1;
+};
+
+/// `keys`: the reader keeps the addresses of the values.
+std::vector<collective::CollectiveRow> read_collectives(const toml::table& root, TableReader& reader,
+                                                        std::vector<CollectiveKeys>& keys) {
+    keys.resize(count_of(root, "collective"));
+    constexpr int kMostRanks = 1 << 20;
+    constexpr double kMostSeconds = 1e6;
+    const std::vector<std::string> kinds(collective::kCollectiveNames.begin(),
+                                         collective::kCollectiveNames.end());
+    std::vector<collective::CollectiveRow> rows;
+    std::map<std::tuple<std::string, std::int64_t, std::int64_t, double>, std::size_t> seen;
+    for_each_table(
+        root, "collective", reader, [&](const auto& table, const std::string& prefix, std::size_t i) {
+            CollectiveKeys& of = keys[i];
+            const std::size_t errors = reader.errors().size();
+            reader.fill(table, prefix,
+                        {{"kind", &of.kind, true, 0, 0, kinds},
+                         {"ranks", &of.ranks, true, 2, kMostRanks},
+                         {"nodes", &of.nodes, false, 1, kMostRanks},
+                         {"bytes", &of.bytes, true, 1, kMaxRate},
+                         {"seconds", &of.seconds, true, 1e-12, kMostSeconds}});
+            if (reader.lacks(prefix) || reader.errors().size() > errors) return;
+            if (of.nodes > of.ranks)
+                reader.fail(table.source(), prefix + "nodes",
+                            fmt::format("{} for {} ranks; allowed: at most as many nodes as ranks", of.nodes,
+                                        of.ranks));
+            const auto [at, is_new] = seen.try_emplace({of.kind, of.ranks, of.nodes, of.bytes}, i);
+            if (!is_new)
+                reader.fail(table.source(), prefix + "bytes",
+                            fmt::format("kind, ranks, nodes and bytes are those of collective.#{}; leave out "
+                                        "one of the two",
+                                        at->second + 1));
+            const auto kind = std::find(kinds.begin(), kinds.end(), of.kind);
+            rows.push_back({static_cast<collective::CollectiveKind>(kind - kinds.begin()),
+                            static_cast<int>(of.ranks), static_cast<int>(of.nodes), of.bytes, of.seconds});
+        });
+    return rows;
+}
+
 Cluster read(const toml::table& root, TableReader& reader) {
     Cluster cluster;
-    const std::vector<std::string> known{"cluster",   "device", "product", "grouped_product",
-                                         "attention", "node",   "network", "correction"};
+    const std::vector<std::string> known{"cluster", "device",  "product",    "grouped_product", "attention",
+                                         "node",    "network", "collective", "correction"};
     for (const auto& [name, node] : root) {
         if (std::find(known.begin(), known.end(), name.str()) != known.end()) continue;
         const std::string near = nearest(std::string(name.str()), known);
@@ -136,6 +184,8 @@ Cluster read(const toml::table& root, TableReader& reader) {
                      {"bandwidth", &link->bandwidth, true, 1, kMaxRate},
                      {"collective_latency_s", &link->collective_latency_s, false, 0, 1},
                      {"collective_bandwidth", &link->collective_bandwidth, false, 0, kMaxRate}});
+    std::vector<CollectiveKeys> keys;
+    cluster.collectives = collective::CollectiveTimes(read_collectives(root, reader, keys));
     read_corrections(root, reader, cluster.corrections);
     const auto* products = root.get("product") ? root.get("product")->as_array() : nullptr;
     if (!products || products->empty() || !products->is_array_of_tables()) {

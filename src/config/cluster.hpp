@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "collective/collective_times.hpp"
+
 namespace maestro::config {
 
 /// Rates of GEMMs whose smallest dimension is `side`.
@@ -80,6 +82,8 @@ struct Cluster {
     double node_hour_price = 0;  ///< of a node, in any currency; 0: not known
     Device device;
     Link node, network;  ///< between ranks of one node, and of two
+    /// What collectives take, where they were measured.
+    collective::CollectiveTimes collectives = {};
     std::vector<Correction> corrections = {};
 };
 

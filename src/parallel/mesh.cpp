@@ -128,16 +128,25 @@ Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
                         : axes == Axis::tied ? links.tied
                                              : links.tp;
         LinkCost network = links.network;
+        collective::MeasuredGroup measured{.times = links.collectives};
         if (axes == Axis::ep) {
             link.bandwidth /= links.expert_imbalance;
             network.bandwidth /= links.expert_imbalance;
+            measured.load = links.expert_imbalance;
         }
         const std::vector<int> on_one_node, &nodes = axes == kDataAxes         ? links.data_nodes
                                                      : axes == kExpertDataAxes ? links.expert_data_nodes
                                                      : axes == Axis::ep        ? links.expert_nodes
                                                                                : on_one_node;
-        if (!nodes.empty()) return collective::make_meta_group(at, collective::Nodes(nodes), link, network);
-        return collective::make_meta_group(at, size, link);
+        if (!nodes.empty())
+            return collective::make_meta_group(at, collective::Nodes(nodes), link, network, measured);
+        const int spread = axes == Axis::cp                       ? links.cp_nodes
+                           : axes == Axis::tied                   ? links.tied_nodes
+                           : axes == Axis::tp || axes == Axis::kv ? links.tp_nodes
+                                                                  : 1;
+        measured.nodes = std::min(spread, size);
+        if (links.fewest_nodes && spread > 1) measured.most_nodes = size;
+        return collective::make_meta_group(at, size, link, measured);
     });
 }
 

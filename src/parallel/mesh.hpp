@@ -169,6 +169,13 @@ struct MeshLinks {
     std::vector<int> expert_nodes = {}, expert_data_nodes = {};
     /// How much the rank with most rows of experts exchanges along Axis::ep over the mean.
     double expert_imbalance = 1;
+    /// Measured times, which count in the place of the links' for the collectives that they tell.
+    collective::CollectiveTimes collectives = {};
+    /// For these: on how many nodes the groups along tp (and kv), cp and tied are.
+    int tp_nodes = 1, cp_nodes = 1, tied_nodes = 1;
+    /// The places of ranks are not known: groups on several nodes are on as many as the numbers above tell,
+    /// or on more where collectives take less.
+    bool fewest_nodes = false;
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:

@@ -70,6 +70,15 @@ parallel::MeshLinks best_links(const workload::Scenario& scenario, int stage) {
     parallel::MeshLinks links = workload::mesh_links_of(scenario, stage);
     links.tp = cost(layout.tp);
     links.cp = cost(layout.stage_ranks());
+    if (!cluster.collectives.empty()) {
+        const auto nodes = [&](int ranks) {
+            const auto each = static_cast<int>(cluster.ranks_per_node);
+            return (ranks + each - 1) / each;
+        };
+        links.tp_nodes = nodes(layout.tp);
+        links.cp_nodes = std::min(nodes(layout.stage_ranks()), layout.cp);
+        links.fewest_nodes = true;
+    }
     if (const int ranks = layout.expert_ranks(); ranks > 1 && ranks <= cluster.ranks_per_node)
         links.expert_nodes.assign(static_cast<std::size_t>(ranks), 0);
     return links;

@@ -18,8 +18,16 @@ struct WrongRates {
     void (*change)(config::Cluster& cluster);
 };
 constexpr std::array kWrongRates = {
-    WrongRates{"half the bandwidth between nodes", [](config::Cluster& c) { halve(c.network); }},
-    WrongRates{"half the bandwidth within a node", [](config::Cluster& c) { halve(c.node); }},
+    WrongRates{"half the bandwidth between nodes",
+               [](config::Cluster& c) {
+                   halve(c.network);
+                   c.collectives = c.collectives.slower(true, 2);
+               }},
+    WrongRates{"half the bandwidth within a node",
+               [](config::Cluster& c) {
+                   halve(c.node);
+                   c.collectives = c.collectives.slower(false, 2);
+               }},
     WrongRates{"twice the overhead of an operation",
                [](config::Cluster& c) {
                    c.device.operation_s *= 2;

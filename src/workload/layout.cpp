@@ -123,6 +123,38 @@ std::vector<int> widest_expert_nodes_of(const Scenario& scenario, int stage) {
     return nodes.empty() ? std::vector<int>() : nodes.front();
 }
 
+namespace {
+
+/// Sets the numbers of nodes of a stage's groups along tp, cp and tied: of the groups with most.
+void count_nodes(const config::Cluster& cluster, const graph::Section& section, int pp,
+                 parallel::MeshLinks& links) {
+    const graph::Layout& l = section.layout;
+    // Their ranks ascend.
+    const auto count = [&](int& nodes, int ranks, const auto& place) {
+        int found = 0;
+        for (int i = 0, last = -1; i < ranks; ++i)
+            if (const int node = node_of(cluster, graph::rank_at(section, place(i))); node != last) {
+                ++found;
+                last = node;
+            }
+        nodes = std::max(nodes, found);
+    };
+    using graph::Place;
+    for (int replica = 0; replica < l.dp; ++replica) {
+        for (int c = 0; c < l.cp; ++c)
+            count(links.tp_nodes, l.tp, [&](int i) { return Place{replica, pp, c, i}; });
+        for (int t = 0; t < l.tp; ++t) {
+            count(links.cp_nodes, l.cp, [&](int i) { return Place{replica, pp, i, t}; });
+            for (int c = 0; c < l.cp; ++c)
+                count(links.tied_nodes, 2, [&](int i) {
+                    return Place{replica, i == 0 ? 0 : l.pp - 1, c, t};
+                });
+        }
+    }
+}
+
+}  // namespace
+
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
     if (!scenario.cluster) return {};
     const config::Cluster& cluster = *scenario.cluster;
@@ -148,16 +180,19 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
         const config::Link collective = link.of_collectives();
         return parallel::LinkCost{collective.latency_s, collective.bandwidth};
     };
-    return {.tp = cost(*tp_link),
-            .cp = cost(*cp_link),
-            .data = cost(cluster.node),
-            .tied = cost(*tied_link),
-            .data_nodes = data_nodes_of(cluster, ranks, l.tp),
-            .network = cost(cluster.network),
-            .ep = cost(cluster.node),
-            .expert_nodes = widest_expert_nodes_of(scenario, stage),
-            .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks()),
-            .expert_imbalance = cluster.device.expert_imbalance};
+    parallel::MeshLinks links{.tp = cost(*tp_link),
+                              .cp = cost(*cp_link),
+                              .data = cost(cluster.node),
+                              .tied = cost(*tied_link),
+                              .data_nodes = data_nodes_of(cluster, ranks, l.tp),
+                              .network = cost(cluster.network),
+                              .ep = cost(cluster.node),
+                              .expert_nodes = widest_expert_nodes_of(scenario, stage),
+                              .expert_data_nodes = data_nodes_of(cluster, ranks, l.expert_ranks()),
+                              .expert_imbalance = cluster.device.expert_imbalance,
+                              .collectives = cluster.collectives};
+    if (!cluster.collectives.empty()) count_nodes(cluster, s, pp, links);
+    return links;
 }
 
 parallel::MeshShape task_mesh(parallel::MeshShape shape) {
@@ -169,6 +204,7 @@ parallel::MeshShape task_mesh(parallel::MeshShape shape) {
 
 parallel::MeshLinks task_links(parallel::MeshLinks links) {
     links.data = links.tied = {};
+    links.tied_nodes = 1;
     links.data_nodes.clear();
     links.expert_data_nodes.clear();
     return links;

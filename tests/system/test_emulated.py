@@ -96,6 +96,30 @@ def test_corrections_of_the_cluster_file_scale_tasks_here_and_on_paper(workspace
     assert worked >= 0.97 * paper["language"]["work_s"] * paper["language"]["ranks"]
 
 
+@pytest.mark.parametrize("layout, kind, seconds", [(["tp=2", "dp=1"], "reduce_scatter", 1e-3), (["dp=2"], "all_gather", 0.02)])
+def test_measured_collectives_take_their_time_here_and_on_paper(workspace, layout, kind, seconds):
+    """Along tp within tasks, and at the end of a step where weights are gathered."""
+    base = (ROOT / "inputs/clusters/h100.toml").read_text()
+    (workspace.path / "cluster.toml").write_text(f'{base}\n[[collective]]\nkind = "{kind}"\nranks = 2\nbytes = 1e12\nseconds = {seconds}\n')
+    values = [*SMALL, "data.global_batch=6", "train.steps=2", *(f"section.language.layout.{degree}" for degree in layout)]
+    plain = simulated(workspace, 1, values)
+    values.append("emulated.cluster=cluster.toml")
+    command = [BINARY, "simulate", EMULATED, "--cluster", "cluster.toml", *settings(values)]
+    result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, check=True)
+    paper = json.loads(result.stdout.splitlines()[-1])
+    workspace.train(3, EMULATED, "run", values)
+    rows, syncs = timeline(workspace, "run"), timeline(workspace, "run", "syncs")
+    language = (rows["section"] == 1) & (rows["step"] == 1)
+    worked = (rows["end_s"] - rows["start_s"])[language].sum()
+    if kind == "reduce_scatter":
+        assert paper["sections"]["language"]["work_s"] > plain["sections"]["language"]["work_s"] + 100 * seconds
+        assert worked >= 0.97 * paper["sections"]["language"]["work_s"]
+    else:
+        assert paper["step_s"] > plain["step_s"] + 5 * seconds
+        of_weights = (syncs["section"] == 1) & (syncs["step"] == 1) & (syncs["kind"] == 1)
+        assert (syncs["busy_s"][of_weights] >= 0.97 * seconds * syncs["groups"][of_weights]).all()
+
+
 def test_a_task_of_replicas_that_share_experts_takes_as_long_as_the_longest(workspace):
     # fifo gives each replica a sample of every micro-batch. What one without samples does for the others is not in the timeline.
     experts = ["model.llm.experts=12", "model.llm.experts_per_token=2", "model.llm.expert_mlp=1024", "section.language.layout.ep=3"]

@@ -273,6 +273,12 @@ def test_a_cluster_on_paper_does_not_depend_on_the_threads_here(workspace, monke
 def test_calibration_and_a_run_make_a_prediction(workspace):
     """The file that calibration writes is one; measured times replace the models'."""
     assert mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path).returncode == 0
+    with open(workspace.path / "this.toml", "rb") as file:
+        rows = tomllib.load(file)["collective"]
+    assert {row["kind"] for row in rows} == set(COLLECTIVES) and {(row["ranks"], row["nodes"]) for row in rows} == {(2, 1)}
+    for kind in COLLECTIVES:
+        sizes, times = zip(*((row["bytes"], row["seconds"]) for row in rows if row["kind"] == kind), strict=True)
+        assert list(sizes) == sorted(sizes) and len(sizes) == 5 and 0 < times[0] < times[-1] < 10
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=12", "checkpoint.every=0"])
     command = [BINARY, "simulate", VLM, "--cluster", "this.toml", *settings(TWO_RANKS)]
     plain, measured = (subprocess.run([*command, *more], cwd=workspace.path, capture_output=True, text=True)
@@ -288,6 +294,59 @@ def test_calibration_and_a_run_make_a_prediction(workspace):
         assert subprocess.run([*command, *words], cwd=workspace.path, capture_output=True).returncode == code
     assert mpirun(2, "calibrate", "--out", "absent/this.toml", cwd=workspace.path).returncode == 73
     assert mpirun(1, "calibrate", cwd=workspace.path).returncode == 64
+
+
+COLLECTIVES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_to_all": 1}  # how often each exchanges its bytes
+EXPERTS = ["model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2", "model.glyph-language.expert_mlp=32"]
+
+
+def collective_rows(factors=None):
+    """What the link of a node of h100.toml takes, times a factor by kind."""
+    text = ""
+    for kind, exchanges in COLLECTIVES.items():
+        for ranks in (2, 4):
+            for size in (1, 1000, 10**6, 10**9):
+                seconds = exchanges * (factors or {}).get(kind, 1) * (4e-6 + size * (ranks - 1) / ranks / 3.6e11)
+                text += f'\n[[collective]]\nkind = "{kind}"\nranks = {ranks}\nbytes = {size}\nseconds = {seconds:.17g}\n'
+    return text
+
+
+@pytest.mark.parametrize("layout, of_tasks, of_sums", [
+    (["tp=2", "dp=2"], {"all_gather", "reduce_scatter", "all_reduce"}, {"reduce_scatter", "all_gather", "all_reduce"}),
+    (["cp=2", "cp_kind=all-to-all", "dp=2"], {"all_to_all"}, {"reduce_scatter", "all_gather"}),
+    (["cp=2", "dp=1"], set(), {"reduce_scatter", "all_gather"}),
+    (["pp=2", "dp=4"], set(), {"reduce_scatter", "all_gather", "all_reduce"}),
+    (["ep=4", "dp=4"], {"all_gather", "all_to_all"}, {"reduce_scatter", "all_gather"}),
+])
+def test_collectives_of_the_links_own_times_change_nothing(workspace, layout, of_tasks, of_sums):
+    """Rows by the formula of the link give its times. Rows of one kind that are slower move what runs it, and nothing else."""
+    text = (ROOT / "inputs/clusters/h100.toml").read_text()
+    # Sums that a device computes take no time here: they are a part of measured times and add to those of a link.
+    for old, new in (("memory_bandwidth = 2.8e12", "memory_bandwidth = 1e21"), ("element_flops = 2e13", "element_flops = 1e21"),
+                     ("operation_s = 5e-6", "operation_s = 0"), ("ranks_per_node = 8", "ranks_per_node = 16")):
+        assert old in text
+        text = text.replace(old, new)
+    values = [f"section.language.layout.{degree}" for degree in layout] + (EXPERTS if layout[0].startswith("ep") else [])
+
+    def simulated(rows):
+        (workspace.path / "cluster.toml").write_text(text + rows)
+        command = [BINARY, "simulate", VLM, "--cluster", "cluster.toml", *settings(values)]
+        result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        found = json.loads(result.stdout.splitlines()[-1])
+        return found["sections"]["language"]["work_s"], found["step_s"], found["sections"]["vision"]["work_s"]
+
+    work_s, step_s, vision_s = simulated("")
+    assert simulated(collective_rows()) == pytest.approx((work_s, step_s, vision_s), rel=1e-6)
+    for kind in COLLECTIVES:
+        slower = simulated(collective_rows({kind: 100}))
+        assert slower[2] == pytest.approx(vision_s, rel=1e-9)
+        assert (slower[0] > 1.001 * work_s) == (kind in of_tasks)
+        assert (slower[1] > 1.001 * step_s) == (kind in of_tasks | of_sums)
+        if kind not in of_tasks:
+            assert slower[0] == pytest.approx(work_s, rel=1e-6)
+        if kind not in of_tasks | of_sums:
+            assert slower[1] == pytest.approx(step_s, rel=1e-6)
 
 
 def test_layers_of_a_deck_that_run_correct_its_predictions(workspace):

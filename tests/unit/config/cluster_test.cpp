@@ -74,6 +74,37 @@ TEST(Cluster, HasCorrections) {
     EXPECT_TRUE(parse_cluster(testing_support::input("clusters/h100.toml"), "c.toml").corrections.empty());
 }
 
+const std::string kCollectives =
+    "[[collective]]\nkind = \"all_to_all\"\nranks = 16\nnodes = 2\nbytes = 1e6\nseconds = 2e-4\n"
+    "[[collective]]\nkind = \"all_gather\"\nranks = 8\nbytes = 1024\nseconds = 1e-5\n\n[network]";
+
+TEST(Cluster, HasTimesOfCollectives) {
+    const std::string text = testing_support::edited("[network]", kCollectives, "clusters/h100.toml");
+    const auto rows = parse_cluster(text, "c.toml").collectives.rows();
+    ASSERT_EQ(rows.size(), 2u);
+    using collective::CollectiveKind;
+    EXPECT_EQ(rows[0], (collective::CollectiveRow{CollectiveKind::all_gather, 8, 1, 1024, 1e-5}));
+    EXPECT_EQ(rows[1], (collective::CollectiveRow{CollectiveKind::all_to_all, 16, 2, 1e6, 2e-4}));
+    EXPECT_TRUE(parse_cluster(testing_support::input("clusters/h100.toml"), "c.toml").collectives.empty());
+    const auto refused = [](const std::string& old_text, const std::string& new_text) {
+        std::string changed = kCollectives;
+        changed.replace(changed.find(old_text), old_text.size(), new_text);
+        return cluster_refusal("[network]", changed);
+    };
+    EXPECT_THAT(refused("all_gather", "allgather"),
+                HasSubstr("collective.#2.kind: 'allgather' is not known; allowed: one of all_gather"));
+    EXPECT_THAT(refused("ranks = 8", "ranks = 1"), HasSubstr("collective.#2.ranks: 1 is out of range"));
+    EXPECT_THAT(refused("nodes = 2", "nodes = 17"),
+                HasSubstr("collective.#1.nodes: 17 for 16 ranks; allowed: at most as many nodes as ranks"));
+    EXPECT_THAT(refused("seconds = 2e-4", "seconds = 0"), HasSubstr("collective.#1.seconds: 0 is out of"));
+    EXPECT_THAT(refused("bytes = 1e6\n", ""), HasSubstr("collective.#1.bytes: missing"));
+    EXPECT_THAT(refused("kind = \"all_gather\"\nranks = 8\nbytes = 1024",
+                        "kind = \"all_to_all\"\nranks = 16\nnodes = 2\nbytes = 1000000"),
+                HasSubstr("collective.#2.bytes: kind, ranks, nodes and bytes are those of collective.#1"));
+    EXPECT_THAT(refused("[[collective]]\nkind = \"all_to", "[collective]\nkind = \"all_to"),
+                HasSubstr("c.toml:"));
+}
+
 const std::string kRates =
     "[[grouped_product]]\nside = 64\nfp32_flops = 1e12\nbf16_flops = 2e12\n"
     "[[attention]]\nhead_dim = 64\nlength = 512\nfp32_flops = 1e12\nbf16_flops = 2e12\n"

@@ -10,6 +10,8 @@
 #include <set>
 
 #include "config/cluster.hpp"
+#include "plan/robustness.hpp"
+#include "support/collective_rows.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
 #include "workload/models.hpp"
@@ -132,6 +134,54 @@ TEST_F(Search, FindsTheFastestOfAllPlans) {
 TEST_F(Search, FindsTheFastestPlanOfFewSamples) {
     make(3, kFixed);
     EXPECT_GT(compare(3).size(), 30u);
+}
+
+/// Collectives were measured, and take longer where ranks share the connection of their node.
+TEST_F(Search, FindsTheFastestPlanOnMeasuredCollectives) {
+    std::set<std::string> fixed = kFixed;
+    fixed.insert({"section.vision.layout.pp", "section.language.layout.pp", "section.vision.micro_batch"});
+    make(12, fixed);
+    const collective::LinkCost node{4e-6, 2e9}, alone{2e-5, 5e8}, shared{4e-5, 2e8};
+    std::vector<collective::CollectiveRow> rows;
+    for (const auto& more :
+         {testing_support::rows_of_link(2, 1, node), testing_support::rows_of_link(2, 2, alone),
+          testing_support::rows_of_link(4, 4, alone), testing_support::rows_of_link(4, 2, shared)})
+        rows.insert(rows.end(), more.begin(), more.end());
+    scenario_->cluster->collectives = collective::CollectiveTimes(rows);
+    EXPECT_GT(compare(4).size(), 50u);
+}
+
+/// Of two plans, the one whose ranks sum gradients across nodes loses where what was measured there is
+/// slower.
+TEST_F(Search, PlansLoseByMeasuredCollectivesThatAreSlower) {
+    make(12, {});
+    const collective::LinkCost node{4e-6, 2e9}, network{1e-4, 1e7};
+    std::vector<collective::CollectiveRow> rows = testing_support::rows_of_link(2, 1, node);
+    for (const collective::CollectiveRow& row : testing_support::rows_of_link(4, 2, network))
+        rows.push_back(row);
+    scenario_->cluster->collectives = collective::CollectiveTimes(rows);
+    Choice one = choices_of(*scenario_).first[1];
+    one.layout = {};
+    Choice two = one, four = one;
+    two.layout.dp = 2;
+    four.layout.dp = 4;
+    std::vector<Plan> plans;
+    for (const Choice& choice : {two, four}) {
+        const auto plan = plan_of(*subject_, {choice, choice}, {0, 0}, "wavefront");
+        ASSERT_TRUE(plan);
+        plans.push_back(*plan);
+    }
+    find_worst_losses(*subject_, plans, "wavefront");
+    std::vector<double> seconds;
+    for (Plan plan : plans) {
+        config::Cluster& cluster = *plan.scenario.cluster;
+        cluster.network.bandwidth /= 2;
+        cluster.collectives = cluster.collectives.slower(true, 2);
+        seconds.push_back(simulated(*subject_, std::move(plan), "wavefront").step_s);
+    }
+    ASSERT_LT(seconds[0], seconds[1]);
+    EXPECT_EQ(plans[1].worst_rates, "half the bandwidth between nodes");
+    EXPECT_DOUBLE_EQ(*plans[1].worst, seconds[1] / seconds[0] - 1);
 }
 
 /// Replicas share experts, or each has all of them.

@@ -49,6 +49,34 @@ void expect_same(const model::Footprint& footprint, const model::Footprint& expe
     }
 }
 
+/// Other times of collectives are other probes, and equal ones the same.
+TEST(Probes, DependOnTheTimesOfCollectives) {
+    Scenario scenario = glyph_scenario({"section.language.layout.tp=2"});
+    scenario.cluster = config::parse_cluster(testing_support::input("clusters/h100.toml"), "cluster");
+    Probes probes;
+    const auto seconds = [&](const std::vector<collective::CollectiveRow>& rows) {
+        scenario.cluster->collectives = collective::CollectiveTimes(rows);
+        Probe probe{.spec = scenario.models[1],
+                    .role = role_of(scenario, 1),
+                    .shape = mesh_shape_of(scenario, 1),
+                    .links = mesh_links_of(scenario, 1)};
+        probe.options.rates = rates_of(scenario.cluster->device);
+        probe.add({.tokens = 64, .items = {}, .weight = 1});
+        return probes.footprint(probe).tp.seconds;
+    };
+    const collective::CollectiveRow gather{.ranks = 2, .bytes = 1, .seconds = 1};
+    collective::CollectiveRow slower = gather;
+    slower.seconds = 2;
+    const double by_link = seconds({}), measured = seconds({gather});
+    const std::int64_t runs = probes.runs();
+    EXPECT_EQ(seconds({gather}), measured);
+    EXPECT_EQ(seconds({}), by_link);
+    EXPECT_EQ(probes.runs(), runs);
+    EXPECT_GT(measured, by_link);
+    EXPECT_GT(seconds({slower}), 1.9 * measured);
+    EXPECT_EQ(probes.runs(), runs + 1);
+}
+
 TEST(Probes, AreThoseOfAllLayers) {
     const std::string vision = "model.glyph-vision.", language = "model.glyph-language.";
     const std::vector<std::string> experts = {language + "experts=4", language + "experts_per_token=2",

@@ -444,6 +444,29 @@ TEST(Stages, EndAStepWithTheirSlowestRank) {
     }
 }
 
+/// On how many nodes the groups of a stage are: those with most.
+TEST(Stages, KnowTheNodesOfTheirGroups) {
+    const auto nodes = [](const std::vector<std::string>& layout, int ranks_per_node, bool measured) {
+        std::vector<std::string> values{"section.language.layout.dp=2",
+                                        "section.language.layout.first_rank=1"};
+        for (const std::string& value : layout) values.push_back("section.language.layout." + value);
+        Scenario scenario = glyph_scenario(values);
+        scenario.cluster.emplace();
+        scenario.cluster->ranks_per_node = ranks_per_node;
+        if (measured)
+            scenario.cluster->collectives = collective::CollectiveTimes({{.bytes = 1, .seconds = 1}});
+        const parallel::MeshLinks links = mesh_links_of(scenario, 1);
+        EXPECT_EQ(links.collectives, scenario.cluster->collectives);
+        return std::array{links.tp_nodes, links.cp_nodes, links.tied_nodes};
+    };
+    using testing::ElementsAre;
+    EXPECT_THAT(nodes({"tp=4"}, 4, true), ElementsAre(2, 1, 1));
+    EXPECT_THAT(nodes({"tp=4"}, 2, true), ElementsAre(3, 1, 1)) << "1 | 2 3 | 4 and 5 | 6 7 | 8";
+    EXPECT_THAT(nodes({"tp=2", "cp=3"}, 2, true), ElementsAre(2, 3, 1));
+    EXPECT_THAT(nodes({"pp=2", "tp=2"}, 2, true), ElementsAre(2, 1, 2));
+    EXPECT_THAT(nodes({"tp=4"}, 16, true), ElementsAre(1, 1, 1));
+}
+
 /// The first replica is on one node, and the border cuts a group of the second one.
 TEST(Stages, UseTheSlowestLinkOfTheirReplicas) {
     const auto links = [](const std::vector<std::string>& layout, int first_rank) {

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "backend/backend.hpp"
 #include "model/module.hpp"
 #include "parallel/mesh.hpp"
+#include "support/collective_rows.hpp"
 
 namespace maestro::workload {
 namespace {
@@ -40,6 +42,32 @@ TEST(StepEnd, ReducesGradientsAndGathersWeightsAtTheLinksSpeed) {
     ASSERT_EQ(end.size(), 1u);
     EXPECT_NEAR(end[0].sum_s, 2, 1e-9);
     EXPECT_NEAR(end[0].gather_s, 2, 1e-9);
+}
+
+/// What each kind of collective takes counts where it is run.
+TEST(StepEnd, ReducesGradientsAndGathersWeightsInTheMeasuredTimes) {
+    using collective::CollectiveKind;
+    const Replicas replicas;
+    const parallel::LinkCost link{.latency_s = 1e-5, .bandwidth = 1e9};
+    const auto end = [&](double sum_factor, double gather_factor) {
+        std::vector<collective::CollectiveRow> rows;
+        for (const auto& [kind, factor] : {std::pair(CollectiveKind::reduce_scatter, sum_factor),
+                                           std::pair(CollectiveKind::all_gather, gather_factor)})
+            for (collective::CollectiveRow row : testing_support::rows_of_link(kind, 4, 1, link)) {
+                row.seconds *= factor;
+                rows.push_back(row);
+            }
+        parallel::Mesh mesh = parallel::make_meta_mesh(
+            0, {.dp = 4, .trainable = true},
+            {.tp = {}, .cp = {}, .data = {1, 1}, .collectives = collective::CollectiveTimes(rows)});
+        return measure_step_end(replicas.spec, replicas.role, std::move(mesh), {}).at(0);
+    };
+    const GroupTimes by_link = replicas.end(link).at(0);
+    for (const auto& [sum_factor, gather_factor] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
+        const GroupTimes found = end(sum_factor, gather_factor);
+        EXPECT_NEAR(found.sum_s, sum_factor * by_link.sum_s, 1e-9 * by_link.sum_s);
+        EXPECT_NEAR(found.gather_s, gather_factor * by_link.gather_s, 1e-9 * by_link.gather_s);
+    }
 }
 
 TEST(StepEnd, TakesNoTimeWhereNothingIsTrained) {
