@@ -3,131 +3,27 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-#include <memory>
-#include <numeric>
+#include <algorithm>
 #include <set>
+#include <string>
+#include <vector>
 
-#include "config/cluster.hpp"
-#include "unit/data/sample_file_fixture.hpp"
+#include "unit/plan/search_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
-#include "workload/models.hpp"
-#include "workload/stages.hpp"
 
 namespace maestro::plan {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::infinity();
-
-/// A step of samples with unlike pictures, a third of them without, on nodes of two ranks.
-class Search : public data::SampleFileTest {
-protected:
-    /// `memory`: bytes of a rank; `fixed`: keys that stay as the deck has them.
-    void make(int samples, const std::set<std::string>& fixed, double memory = 16e9, std::string kind = "cpu",
-              const std::vector<std::string>& settings = {}) {
-        data::SampleArrays arrays;
-        for (int i = 0; i < samples; ++i)
-            if (i % 3 == 2)
-                arrays.add({257, 'x', 'y', 258}, {});
-            else
-                arrays.add({257, 256, 'x', 258}, {{64, i == 1 ? 448 : 32 + 8 * (i % 9)}});
-        write(arrays);
-        file_ = std::make_unique<data::SampleFile>(path_);
-        workload::Scenario deck = workload::glyph_scenario(settings);
-        deck.markers = file_->markers();
-        deck.global_batch = samples;
-        for (graph::Section& section : deck.graph.sections) section.window = 0;
-        const config::Cluster cluster{.name = "test",
-                                      .ranks_per_node = 2,
-                                      .device = {.memory = memory,
-                                                 .memory_bandwidth = 1e10,
-                                                 .element_flops = 1e9,
-                                                 .operation_s = 2e-6,
-                                                 .kind = std::move(kind),
-                                                 .context_memory = 0,
-                                                 .library_memory = 0,
-                                                 .nccl_connection_memory = 0,
-                                                 .gemm_rates = {{16, 2e10, 4e10}, {256, 5e10, 1e11}}},
-                                      .node = {2e-6, 5e9},
-                                      .network = {2e-5, 1e9}};
-        scenario_ = std::make_unique<workload::Scenario>(workload::on_cluster(std::move(deck), cluster));
-        table_ = std::make_unique<workload::SampleTable>(workload::table_of(*scenario_, *file_));
-        std::vector<std::int64_t> ids(static_cast<std::size_t>(samples));
-        std::iota(ids.begin(), ids.end(), 0);
-        subject_ = std::make_unique<Subject>(
-            Subject{.scenario = *scenario_,
-                    .table = *table_,
-                    .probes = probes_,
-                    .device = workload::rank_device_of(cluster, config::Run()),
-                    .options = {},
-                    .steps = {ids},
-                    .moves = 20,
-                    .is_fixed = [fixed](const std::string& key) { return fixed.contains(key); }});
-    }
-
-    /// Returns the seconds of the steps with these choices, or infinity where they do not fit.
-    double seconds_of(const std::vector<Choice>& choices, const std::vector<int>& host_of, int ranks) {
-        std::vector<graph::Refusal> refusals;
-        Plan plan{.choices = choices, .host_of = host_of};
-        plan.scenario = with_choices(*scenario_, choices, host_of, refusals);
-        if (!refusals.empty() || plan.scenario.graph.world > ranks) return kNone;
-        workload::balance_stages(plan.scenario, *table_);
-        const workload::StepEstimate step = workload::estimate(
-            plan.scenario, *table_, probes_, subject_->device, subject_->options, subject_->steps.front());
-        return step.shortage.empty() ? simulated(*subject_, std::move(plan), "wavefront").step_s : kNone;
-    }
-
-    /// Compares the search with all plans of the choices on so many ranks. Returns all that fit.
-    std::vector<Plan> compare(int ranks) {
-        const auto visions = choices_of(*scenario_, 0, ranks, subject_->is_fixed),
-                   languages = choices_of(*scenario_, 1, ranks, subject_->is_fixed);
-        double fastest_s = kNone;
-        int all = 0;
-        for (const Choice& vision : visions)
-            for (const Choice& language : languages)
-                for (const std::vector<int>& host_of : {std::vector{0, 1}, std::vector{0, 0}}) {
-                    const double seconds = seconds_of({vision, language}, host_of, ranks);
-                    if (seconds < kNone) ++all;
-                    fastest_s = std::min(fastest_s, seconds);
-                }
-        table_->keep_extremes(static_cast<int>(scenario_->global_batch));
-        const Ratings ratings = rate(*subject_, ranks);
-        const Found found = search(*subject_, ratings, {.ranks = ranks});
-        EXPECT_FALSE(found.plans.empty());
-        if (!found.plans.empty()) {
-            EXPECT_DOUBLE_EQ(found.plans.front().step_s, fastest_s);
-        }
-        EXPECT_TRUE(found.proved);
-        EXPECT_LE(found.simulated, std::min(100, std::max(30, all / 3)));
-        // Where all of them are asked for, there are as many, and none is faster than its bound.
-        const Found every = search(*subject_, ratings, {.ranks = ranks, .all = true, .simulated = 1 << 20});
-        EXPECT_EQ(every.simulated, all);
-        for (const Plan& plan : every.plans)
-            EXPECT_LE(plan.bound_s, plan.step_s)
-                << describe(plan.choices[0]) << ", " << describe(plan.choices[1]);
-        return every.plans;
-    }
-
-    std::unique_ptr<data::SampleFile> file_;
-    std::unique_ptr<workload::Scenario> scenario_;
-    std::unique_ptr<workload::SampleTable> table_;
-    std::unique_ptr<Subject> subject_;
-    workload::Probes probes_;
-};
-
-const std::set<std::string> kFixed{"section.vision.recompute",       "section.vision.layout.cp",
-                                   "section.language.layout.cp",     "section.vision.layout.chunks",
-                                   "section.language.layout.chunks", "section.language.recompute"};
+class Search : public SearchTest {};
 
 TEST_F(Search, FindsTheFastestOfAllPlans) {
-    make(12, kFixed);
+    make({.fixed = kFixed});
     EXPECT_GT(compare(4).size(), 200u);
 }
 
 /// Then the longest samples decide, not the mean work.
 TEST_F(Search, FindsTheFastestPlanOfFewSamples) {
-    make(3, kFixed);
+    make({.samples = 3, .fixed = kFixed});
     EXPECT_GT(compare(3).size(), 30u);
 }
 
@@ -136,9 +32,9 @@ TEST_F(Search, FindsTheFastestPlanWithExperts) {
     std::set<std::string> fixed = kFixed;
     fixed.insert({"section.language.layout.pp", "section.vision.layout.pp", "section.vision.layout.tp",
                   "section.vision.micro_batch"});
-    make(12, fixed, 16e9, "cpu",
-         {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
-          "model.glyph-language.expert_mlp=32"});
+    make({.fixed = fixed,
+          .values = {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
+                     "model.glyph-language.expert_mlp=32"}});
     EXPECT_GT(compare(4).size(), 100u);
 }
 
@@ -154,13 +50,13 @@ TEST_F(Search, FindsTheFastestPlanThatFitsIntoMemory) {
     fixed.insert("section.vision.micro_batch");
     for (const std::vector<std::string>& settings : models) {
         SCOPED_TRACE(settings.empty() ? "" : settings.front());
-        make(12, fixed, 16e9, "gpu", settings);
+        make({.fixed = fixed, .kind = "gpu", .values = settings});
         const std::vector<Plan> all = compare(3);
         std::vector<double> memory;
         for (const Plan& plan : all)
             memory.push_back(*std::max_element(plan.memory.begin(), plan.memory.end()));
         std::sort(memory.begin(), memory.end());
-        make(12, fixed, memory[memory.size() / 3], "gpu", settings);
+        make({.fixed = fixed, .memory = memory[memory.size() / 3], .kind = "gpu", .values = settings});
         const std::size_t fitting = compare(3).size();
         EXPECT_GT(fitting, all.size() / 10);
         EXPECT_LT(fitting, 9 * all.size() / 10);
