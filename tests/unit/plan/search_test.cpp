@@ -27,6 +27,16 @@ TEST_F(Search, FindsTheFastestPlanOfFewSamples) {
     EXPECT_GT(compare(3).size(), 30u);
 }
 
+/// The fewer ranks of one section update its weights longer than those of the other, whose gathers run
+/// beside.
+TEST_F(Search, FindsTheFastestPlanOfUnlikeUpdates) {
+    std::set<std::string> fixed = kFixed;
+    fixed.insert({"section.language.layout.pp", "section.vision.layout.pp", "section.vision.layout.tp",
+                  "section.language.micro_batch"});
+    make({.samples = 48, .fixed = fixed, .ranks_per_node = 8});
+    EXPECT_GT(compare(3).size(), 30u);
+}
+
 /// Replicas share experts, or each has all of them.
 TEST_F(Search, FindsTheFastestPlanWithExperts) {
     std::set<std::string> fixed = kFixed;
