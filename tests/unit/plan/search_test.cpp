@@ -48,6 +48,17 @@ TEST_F(Search, FindsTheFastestPlanWithExperts) {
     EXPECT_GT(compare(4).size(), 100u);
 }
 
+/// Two or four replicas that share experts are one group, which any number of replicas upstream may feed.
+TEST_F(Search, FindsTheFastestPlanOfOneGroupOfReplicas) {
+    std::set<std::string> fixed = kFixed;
+    fixed.insert({"section.language.layout.tp", "section.language.layout.pp", "section.vision.layout.tp",
+                  "section.vision.layout.pp", "section.vision.micro_batch", "section.language.micro_batch"});
+    make({.fixed = fixed,
+          .values = {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
+                     "model.glyph-language.expert_mlp=32"}});
+    EXPECT_GT(compare(5).size(), 20u);
+}
+
 /// Many plans do not fit into memory, and none of those that do is left out: with a small vocabulary, with a
 /// large one whose embedding is tied to the head, and with experts.
 TEST_F(Search, FindsTheFastestPlanThatFitsIntoMemory) {
@@ -70,6 +81,28 @@ TEST_F(Search, FindsTheFastestPlanThatFitsIntoMemory) {
         const std::size_t fitting = compare(3).size();
         EXPECT_GT(fitting, all.size() / 10);
         EXPECT_LT(fitting, 9 * all.size() / 10);
+    }
+}
+
+/// All plans are simulated on the same steps, each of them on every step.
+TEST_F(Search, PlansAreSimulatedOnTheSameSteps) {
+    make({.samples = 6, .fixed = kFixed, .steps = 3, .policy = "lpt"});
+    const std::vector<Plan> plans = all_plans(3);
+    EXPECT_GT(plans.size(), 50u);
+    std::vector<Subject> of_steps;
+    for (const std::vector<std::int64_t>& ids : subject_->steps) {
+        of_steps.push_back(*subject_);
+        of_steps.back().steps = {ids};
+    }
+    for (const Plan& plan : plans) {
+        double step_s = 0, tokens = 0;
+        for (const Subject& subject : of_steps) {
+            const Plan of_step = simulated(subject, plan, policy_);
+            step_s += of_step.step_s;
+            tokens += of_step.tokens;
+        }
+        EXPECT_DOUBLE_EQ(plan.step_s, step_s) << describe(plan);
+        EXPECT_EQ(plan.tokens, tokens);
     }
 }
 
