@@ -59,11 +59,11 @@ double sums_after(const workload::StepEnd& end, double last_s) {
 }
 
 /// Returns how long after the start of a step a group's first forward, which takes at most `first_s`, could
-/// end at the earliest if the rest of its work took no time: it waits for its weights. `lane_updates_s`: the
-/// seconds of all updates on the group's lane.
-double gathers_before(const workload::StepEnd& end, double first_s, double lane_updates_s) {
+/// end at the earliest if the rest of its work took no time: it waits for its weights. `updates_s`: the
+/// seconds of all updates on the lane where they take longest, at whose end a step begins.
+double gathers_before(const workload::StepEnd& end, double first_s, double updates_s) {
     // Gathers run one after another. The first may begin before the step does, once its group is updated.
-    double wait_s = 0, gathered_s = end.front().update_s - lane_updates_s;
+    double wait_s = 0, gathered_s = end.front().update_s - updates_s;
     for (const workload::GroupTimes& group : end) {
         gathered_s += group.gather_s;
         wait_s = std::max(wait_s, gathered_s - group.needed_at * first_s);
@@ -118,20 +118,18 @@ double bound_of(const workload::StepEstimate& step, const graph::SectionGraph& g
     std::vector<double> update_s(static_cast<std::size_t>(graph.lanes), 0.0);
     for (std::size_t s = 0; s < stages; ++s) {
         work.push_back(work_of(problem, s));
-        double updates_s = 0;
-        for (const workload::GroupTimes& group : step.ends[s]) updates_s += group.update_s;
+        double own_s = 0;
+        for (const workload::GroupTimes& group : step.ends[s]) own_s += group.update_s;
         const schedule::StageShape& shape = problem.stages[s];
-        for (int g = 0; g < shape.groups; ++g) update_s[static_cast<std::size_t>(shape.lane(g))] += updates_s;
+        for (int g = 0; g < shape.groups; ++g) update_s[static_cast<std::size_t>(shape.lane(g))] += own_s;
     }
+    const double updates_s = *std::max_element(update_s.begin(), update_s.end());
     const std::vector<std::vector<bool>> above = ancestors_of(graph);
     double end_s = schedule::lower_bound(problem);
     for (std::size_t s = 0; s < stages; ++s) {
         const workload::StepEnd& end = step.ends[s];
         if (end.empty()) continue;
         const schedule::StageShape& shape = problem.stages[s];
-        double updates_s = 0;
-        for (int g = 0; g < shape.groups; ++g)
-            updates_s = std::max(updates_s, update_s[static_cast<std::size_t>(shape.lane(g))]);
         const double wait_s = gathers_before(end, work[s].longest_forward_s, updates_s);
         // Gradients are final no earlier than on average over the groups, of which each has ended its work,
         // and no earlier than on the group that ends last.
@@ -140,8 +138,7 @@ double bound_of(const workload::StepEstimate& step, const graph::SectionGraph& g
             {end_s, mean_s + sums_after(end, work[s].mean_last_s),
              work_until_last(problem, work, above, s) + sums_after(end, work[s].longest_backward_s)});
     }
-    return end_s + workload::norm_seconds(graph, step.latency_s) +
-           *std::max_element(update_s.begin(), update_s.end());
+    return end_s + workload::norm_seconds(graph, step.latency_s) + updates_s;
 }
 
 }  // namespace maestro::plan

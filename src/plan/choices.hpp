@@ -22,10 +22,10 @@ struct Choice {
 /// Whether a plan must keep the deck's value of a key, given by its full name ("section.vision.layout.dp").
 using IsFixed = std::function<bool(const std::string& key)>;
 
-/// Returns the choices of a section on at most `ranks` ranks that its model allows: every dp; tp, ep and etp
-/// as they divide the model; cp 1, 2, 4, ... of both kinds; pp up to 8 and the powers of two above, in 1, 2
-/// or 4 chunks; micro-batches of 1, 2, 4, 8 and 16 samples; each kind of recomputation. Where the deck says
-/// another value, that is among them too.
+/// Returns the choices of a section on at most `ranks` ranks that its model allows: every dp; tp and ep as
+/// they divide the model; etp as it divides tp, too; cp 1, 2, 4, ... of both kinds; pp up to 8 and the powers
+/// of two above, in 1, 2 or 4 chunks; micro-batches of 1, 2, 4, 8 and 16 samples; each kind of recomputation.
+/// Where the deck says another value, that is among them too.
 std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, int ranks,
                                const IsFixed& is_fixed);
 

@@ -78,7 +78,7 @@ StepEstimate estimate(const Scenario& scenario, const SampleTable& table, Probes
 
 std::size_t Estimates::Hash::operator()(const Key& key) const {
     const graph::Layout& l = key.section.layout;
-    std::size_t hash = std::hash<const std::int64_t*>{}(key.ids);
+    std::size_t hash = key.ids.empty() ? 0 : std::hash<std::int64_t>{}(key.ids.front());
     for (const int value : {key.index, l.dp, l.tp, l.cp, l.pp, l.ep, l.etp, static_cast<int>(l.cp_kind),
                             l.chunks, key.section.micro_batch, key.section.first_rank,
                             key.section.lane_replicas, static_cast<int>(key.recompute), key.recompute_layers})
@@ -105,8 +105,7 @@ const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section,
                                           std::span<const std::int64_t> ids) {
     constexpr std::size_t kMostCosts = 1 << 22;  // that are kept, of 40 bytes each
     Key key = key_of(scenario, section);
-    key.ids = ids.data();
-    key.samples = ids.size();
+    key.ids.assign(ids.begin(), ids.end());
     const auto known = parts_.find(key);
     if (known != parts_.end()) return known->second;
     if (costs_ > kMostCosts) {

@@ -46,7 +46,7 @@ public:
     /// Both must outlive it.
     Estimates(const SampleTable& table, Probes& probes) : table_(table), probes_(probes) {}
     /// Returns estimate() of the scenario. All scenarios are with_sections() of one, on the same cluster, and
-    /// differ besides in Tuning::recompute and recompute_layers alone. `ids` must keep their place in memory.
+    /// differ besides in Tuning::recompute and recompute_layers alone.
     StepEstimate of(const Scenario& scenario, const RankDevice& device, const PlanOptions& options,
                     std::span<const std::int64_t> ids);
     /// Returns the memory alone, and the same with a memory that was planned before.
@@ -62,8 +62,7 @@ private:
         int recompute_layers = 0;
         /// What else the part depends on: a step's samples, or for which device and purpose memory is
         /// planned.
-        const std::int64_t* ids = nullptr;
-        std::size_t samples = 0;
+        std::vector<std::int64_t> ids = {};
         backend::Traits traits = {};
         bool train = true;
         bool operator==(const Key&) const = default;

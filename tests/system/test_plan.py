@@ -1,6 +1,7 @@
 """`maestro plan`: its figures are what `simulate` prints for the deck that it writes, which `train` accepts."""
 
 import json
+import re
 import subprocess
 
 import h5py
@@ -65,7 +66,12 @@ def test_what_is_fixed_stays(maestro, tmp_path):
 
 
 def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
-    plan = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", "1-3", *settings(["data.global_batch=60"])))
+    command = ["plan", VLM, "--cluster", H100, "--ranks", "1-3", *settings(["data.global_batch=60"])]
+    result = maestro(*command)
+    # The same each time, but for the time that it took.
+    without_time = [re.sub(r',"search_s":[^,}]+', "", r.stdout.splitlines()[-1]) for r in (result, maestro(*command))]
+    assert without_time[0] == without_time[1] and len(json.loads(without_time[0])) == len(last_line(result)) - 1
+    plan = last_line(result)
     ranks = [p["ranks"] for p in plan["frontier"]]
     assert ranks == sorted(ranks) and ranks[0] == 1 and ranks[-1] <= 3
     assert all(a["step_s"] > b["step_s"] for a, b in zip(plan["frontier"], plan["frontier"][1:]))

@@ -3,158 +3,94 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-#include <memory>
-#include <numeric>
+#include <algorithm>
 #include <set>
+#include <string>
+#include <vector>
 
-#include "config/cluster.hpp"
 #include "plan/robustness.hpp"
 #include "support/collective_rows.hpp"
-#include "unit/data/sample_file_fixture.hpp"
+#include "unit/plan/search_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
-#include "workload/models.hpp"
-#include "workload/stages.hpp"
 
 namespace maestro::plan {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::infinity();
-
-/// A step of samples with unlike pictures, a third of them without, on nodes of two ranks.
-class Search : public data::SampleFileTest {
-protected:
-    /// `memory`: bytes of a rank; `fixed`: keys that stay as the deck has them.
-    void make(int samples, const std::set<std::string>& fixed, double memory = 16e9, std::string kind = "cpu",
-              const std::vector<std::string>& settings = {}) {
-        data::SampleArrays arrays;
-        for (int i = 0; i < samples; ++i)
-            if (i % 3 == 2)
-                arrays.add({257, 'x', 'y', 258}, {});
-            else
-                arrays.add({257, 256, 'x', 258}, {{64, i == 1 ? 448 : 32 + 8 * (i % 9)}});
-        write(arrays);
-        file_ = std::make_unique<data::SampleFile>(path_);
-        workload::Scenario deck = workload::glyph_scenario(settings);
-        deck.markers = file_->markers();
-        deck.global_batch = samples;
-        for (graph::Section& section : deck.graph.sections) section.window = 0;
-        const config::Cluster cluster{.name = "test",
-                                      .ranks_per_node = 2,
-                                      .device = {.memory = memory,
-                                                 .memory_bandwidth = 1e10,
-                                                 .element_flops = 1e9,
-                                                 .operation_s = 2e-6,
-                                                 .kind = std::move(kind),
-                                                 .context_memory = 0,
-                                                 .library_memory = 0,
-                                                 .nccl_connection_memory = 0,
-                                                 .gemm_rates = {{16, 2e10, 4e10}, {256, 5e10, 1e11}}},
-                                      .node = {2e-6, 5e9},
-                                      .network = {2e-5, 1e9}};
-        scenario_ = std::make_unique<workload::Scenario>(workload::on_cluster(std::move(deck), cluster));
-        table_ = std::make_unique<workload::SampleTable>(workload::table_of(*scenario_, *file_));
-        std::vector<std::int64_t> ids(static_cast<std::size_t>(samples));
-        std::iota(ids.begin(), ids.end(), 0);
-        estimates_ = std::make_unique<workload::Estimates>(*table_, probes_);
-        subject_ = std::make_unique<Subject>(
-            Subject{.scenario = *scenario_,
-                    .table = *table_,
-                    .probes = probes_,
-                    .device = workload::rank_device_of(cluster, config::Run()),
-                    .options = {},
-                    .estimates = *estimates_,
-                    .steps = {ids},
-                    .moves = 20,
-                    .is_fixed = [fixed](const std::string& key) { return fixed.contains(key); }});
-    }
-
-    /// Returns the seconds of the steps with these choices, or infinity where they do not fit.
-    double seconds_of(const std::vector<Choice>& choices, const std::vector<int>& host_of, int ranks) {
-        std::vector<graph::Refusal> refusals;
-        Plan plan{.choices = choices, .host_of = host_of};
-        plan.scenario = with_choices(*scenario_, choices, host_of, refusals);
-        if (!refusals.empty() || plan.scenario.graph.world > ranks) return kNone;
-        workload::balance_stages(plan.scenario, *table_);
-        const workload::StepEstimate step = workload::estimate(
-            plan.scenario, *table_, probes_, subject_->device, subject_->options, subject_->steps.front());
-        return step.shortage.empty() ? simulated(*subject_, std::move(plan), "wavefront").step_s : kNone;
-    }
-
-    /// Compares the search with all plans of the choices on so many ranks. Returns all that fit.
-    std::vector<Plan> compare(int ranks) {
-        const auto visions = choices_of(*scenario_, 0, ranks, subject_->is_fixed),
-                   languages = choices_of(*scenario_, 1, ranks, subject_->is_fixed);
-        double fastest_s = kNone;
-        int all = 0;
-        for (const Choice& vision : visions)
-            for (const Choice& language : languages)
-                for (const std::vector<int>& host_of : {std::vector{0, 1}, std::vector{0, 0}}) {
-                    const double seconds = seconds_of({vision, language}, host_of, ranks);
-                    if (seconds < kNone) ++all;
-                    fastest_s = std::min(fastest_s, seconds);
-                }
-        table_->keep_extremes(static_cast<int>(scenario_->global_batch));
-        const Ratings ratings = rate(*subject_, ranks);
-        const Found found = search(*subject_, ratings, {.ranks = ranks});
-        EXPECT_FALSE(found.plans.empty());
-        if (!found.plans.empty()) {
-            EXPECT_DOUBLE_EQ(found.plans.front().step_s, fastest_s);
-        }
-        EXPECT_TRUE(found.proved);
-        EXPECT_LE(found.simulated, std::min(100, std::max(30, all / 3)));
-        // Where all of them are asked for, there are as many, and none is faster than its bound.
-        const Found every = search(*subject_, ratings, {.ranks = ranks, .all = true, .simulated = 1 << 20});
-        EXPECT_EQ(every.simulated, all);
-        for (const Plan& plan : every.plans)
-            EXPECT_LE(plan.bound_s, plan.step_s)
-                << describe(plan.choices[0]) << ", " << describe(plan.choices[1]);
-        return every.plans;
-    }
-
-    std::unique_ptr<data::SampleFile> file_;
-    std::unique_ptr<workload::Scenario> scenario_;
-    std::unique_ptr<workload::SampleTable> table_;
-    std::unique_ptr<Subject> subject_;
-    workload::Probes probes_;
-    std::unique_ptr<workload::Estimates> estimates_;
-};
-
-const std::set<std::string> kFixed{"section.vision.recompute",       "section.vision.layout.cp",
-                                   "section.language.layout.cp",     "section.vision.layout.chunks",
-                                   "section.language.layout.chunks", "section.language.recompute"};
+class Search : public SearchTest {};
 
 TEST_F(Search, FindsTheFastestOfAllPlans) {
-    make(12, kFixed);
+    make({.fixed = kFixed});
     EXPECT_GT(compare(4).size(), 200u);
 }
 
 /// Then the longest samples decide, not the mean work.
 TEST_F(Search, FindsTheFastestPlanOfFewSamples) {
-    make(3, kFixed);
+    make({.samples = 3, .fixed = kFixed});
     EXPECT_GT(compare(3).size(), 30u);
 }
 
-/// Collectives were measured, and take longer where ranks share the connection of their node.
-TEST_F(Search, FindsTheFastestPlanOnMeasuredCollectives) {
+/// The fewer ranks of one section update its weights longer than those of the other, whose gathers run
+/// beside.
+TEST_F(Search, FindsTheFastestPlanOfUnlikeUpdates) {
     std::set<std::string> fixed = kFixed;
-    fixed.insert({"section.vision.layout.pp", "section.language.layout.pp", "section.vision.micro_batch"});
-    make(12, fixed);
-    const collective::LinkCost node{4e-6, 2e9}, alone{2e-5, 5e8}, shared{4e-5, 2e8};
-    std::vector<collective::CollectiveRow> rows;
-    for (const auto& more :
-         {testing_support::rows_of_link(2, 1, node), testing_support::rows_of_link(2, 2, alone),
-          testing_support::rows_of_link(4, 4, alone), testing_support::rows_of_link(4, 2, shared)})
-        rows.insert(rows.end(), more.begin(), more.end());
-    scenario_->cluster->collectives = collective::CollectiveTimes(rows);
-    EXPECT_GT(compare(4).size(), 50u);
+    fixed.insert({"section.language.layout.pp", "section.vision.layout.pp", "section.vision.layout.tp",
+                  "section.language.micro_batch"});
+    make({.samples = 48, .fixed = fixed, .ranks_per_node = 8});
+    EXPECT_GT(compare(3).size(), 30u);
+}
+
+/// Replicas share experts, or each has all of them.
+TEST_F(Search, FindsTheFastestPlanWithExperts) {
+    std::set<std::string> fixed = kFixed;
+    fixed.insert({"section.language.layout.pp", "section.vision.layout.pp", "section.vision.layout.tp",
+                  "section.vision.micro_batch"});
+    make({.fixed = fixed,
+          .values = {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
+                     "model.glyph-language.expert_mlp=32"}});
+    EXPECT_GT(compare(4).size(), 100u);
+}
+
+/// Two or four replicas that share experts are one group, which any number of replicas upstream may feed.
+TEST_F(Search, FindsTheFastestPlanOfOneGroupOfReplicas) {
+    std::set<std::string> fixed = kFixed;
+    fixed.insert({"section.language.layout.tp", "section.language.layout.pp", "section.vision.layout.tp",
+                  "section.vision.layout.pp", "section.vision.micro_batch", "section.language.micro_batch"});
+    make({.fixed = fixed,
+          .values = {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
+                     "model.glyph-language.expert_mlp=32"}});
+    EXPECT_GT(compare(5).size(), 20u);
+}
+
+/// Many plans do not fit into memory, and none of those that do is left out: with a small vocabulary, with a
+/// large one whose embedding is tied to the head, in bf16 with masters of the weights, and with experts.
+TEST_F(Search, FindsTheFastestPlanThatFitsIntoMemory) {
+    const std::vector<std::vector<std::string>> models = {
+        {},
+        {"model.glyph-language.vocabulary=30000"},
+        {"model.glyph-language.vocabulary=30000", "run.precision=bf16"},
+        {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
+         "model.glyph-language.expert_mlp=256"}};
+    std::set<std::string> fixed = kFixed;
+    fixed.insert("section.vision.micro_batch");
+    for (const std::vector<std::string>& settings : models) {
+        SCOPED_TRACE(settings.empty() ? "" : settings.front());
+        make({.fixed = fixed, .kind = "gpu", .values = settings});
+        const std::vector<Plan> all = compare(3);
+        std::vector<double> memory;
+        for (const Plan& plan : all)
+            memory.push_back(*std::max_element(plan.memory.begin(), plan.memory.end()));
+        std::sort(memory.begin(), memory.end());
+        make({.fixed = fixed, .memory = memory[memory.size() / 3], .kind = "gpu", .values = settings});
+        const std::size_t fitting = compare(3).size();
+        EXPECT_GT(fitting, all.size() / 10);
+        EXPECT_LT(fitting, 9 * all.size() / 10);
+    }
 }
 
 /// Of two plans, the one whose ranks sum gradients across nodes loses where what was measured there is
 /// slower.
 TEST_F(Search, PlansLoseByMeasuredCollectivesThatAreSlower) {
-    make(12, {});
+    make({.samples = 12});
     const collective::LinkCost node{4e-6, 2e9}, network{1e-4, 1e7};
     std::vector<collective::CollectiveRow> rows = testing_support::rows_of_link(2, 1, node);
     for (const collective::CollectiveRow& row : testing_support::rows_of_link(4, 2, network))
@@ -177,47 +113,42 @@ TEST_F(Search, PlansLoseByMeasuredCollectivesThatAreSlower) {
         config::Cluster& cluster = *plan.scenario.cluster;
         cluster.network.bandwidth /= 2;
         cluster.collectives = cluster.collectives.slower(true, 2);
-        seconds.push_back(simulated(*subject_, std::move(plan), "wavefront").step_s);
+        workload::Estimates estimates(*table_, *probes_);  // of this cluster
+        Subject slower{.scenario = *scenario_,
+                       .table = *table_,
+                       .probes = *probes_,
+                       .device = subject_->device,
+                       .options = {},
+                       .estimates = estimates,
+                       .steps = subject_->steps,
+                       .moves = subject_->moves,
+                       .is_fixed = subject_->is_fixed};
+        seconds.push_back(simulated(slower, std::move(plan), "wavefront").step_s);
     }
     ASSERT_LT(seconds[0], seconds[1]);
     EXPECT_EQ(plans[1].worst_rates, "half the bandwidth between nodes");
     EXPECT_DOUBLE_EQ(*plans[1].worst, seconds[1] / seconds[0] - 1);
 }
 
-/// Replicas share experts, or each has all of them.
-TEST_F(Search, FindsTheFastestPlanWithExperts) {
-    std::set<std::string> fixed = kFixed;
-    fixed.insert({"section.language.layout.pp", "section.vision.layout.pp", "section.vision.layout.tp",
-                  "section.vision.micro_batch"});
-    make(12, fixed, 16e9, "cpu",
-         {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
-          "model.glyph-language.expert_mlp=32"});
-    EXPECT_GT(compare(4).size(), 100u);
-}
-
-/// Many plans do not fit into memory, and none of those that do is left out: with a small vocabulary, with a
-/// large one whose embedding is tied to the head, in bf16 with masters of the weights, and with experts.
-TEST_F(Search, FindsTheFastestPlanThatFitsIntoMemory) {
-    const std::vector<std::vector<std::string>> models = {
-        {},
-        {"model.glyph-language.vocabulary=30000"},
-        {"model.glyph-language.vocabulary=30000", "run.precision=bf16"},
-        {"model.glyph-language.experts=4", "model.glyph-language.experts_per_token=2",
-         "model.glyph-language.expert_mlp=256"}};
-    std::set<std::string> fixed = kFixed;
-    fixed.insert("section.vision.micro_batch");
-    for (const std::vector<std::string>& settings : models) {
-        SCOPED_TRACE(settings.empty() ? "" : settings.front());
-        make(12, fixed, 16e9, "gpu", settings);
-        const std::vector<Plan> all = compare(3);
-        std::vector<double> memory;
-        for (const Plan& plan : all)
-            memory.push_back(*std::max_element(plan.memory.begin(), plan.memory.end()));
-        std::sort(memory.begin(), memory.end());
-        make(12, fixed, memory[memory.size() / 3], "gpu", settings);
-        const std::size_t fitting = compare(3).size();
-        EXPECT_GT(fitting, all.size() / 10);
-        EXPECT_LT(fitting, 9 * all.size() / 10);
+/// All plans are simulated on the same steps, each of them on every step.
+TEST_F(Search, PlansAreSimulatedOnTheSameSteps) {
+    make({.samples = 6, .fixed = kFixed, .steps = 3, .policy = "lpt"});
+    const std::vector<Plan> plans = all_plans(3);
+    EXPECT_GT(plans.size(), 50u);
+    std::vector<Subject> of_steps;
+    for (const std::vector<std::int64_t>& ids : subject_->steps) {
+        of_steps.push_back(*subject_);
+        of_steps.back().steps = {ids};
+    }
+    for (const Plan& plan : plans) {
+        double step_s = 0, tokens = 0;
+        for (const Subject& subject : of_steps) {
+            const Plan of_step = simulated(subject, plan, policy_);
+            step_s += of_step.step_s;
+            tokens += of_step.tokens;
+        }
+        EXPECT_DOUBLE_EQ(plan.step_s, step_s) << describe(plan);
+        EXPECT_EQ(plan.tokens, tokens);
     }
 }
 

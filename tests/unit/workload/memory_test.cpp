@@ -222,7 +222,12 @@ TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
                                                          memory.stages[1].footprint.scratch)) +
                                 sums);
     EXPECT_GT(both.channels, 0);  // slots for gradients, and none for rows
-    MemoryPlan apart = memory;    // on a GPU they run beside each other
+    // What each has for itself adds up.
+    const model::Footprint &up = memory.stages[0].footprint, &down = memory.stages[1].footprint;
+    EXPECT_EQ(both.weights, static_cast<double>(up.parameters + down.parameters));
+    EXPECT_EQ(both.optimizer, 8.0 * static_cast<double>(up.optimizer + down.optimizer));
+    EXPECT_EQ(both.activations, static_cast<double>(6 * up.saved + down.saved));
+    MemoryPlan apart = memory;  // on a GPU they run beside each other
     apart.shares_scratch = false;
     EXPECT_EQ(memory_of(apart, scenario_.graph, 0).scratch,
               scratch_of(memory, 0) + scratch_of(memory, 1) + sums);
