@@ -333,13 +333,15 @@ Candidates::Candidates(const graph::SectionGraph& graph, const Layouts& layouts,
 /// Combinations of a row with those of the other sets that came before it: each combination is made at the
 /// last of its rows.
 struct Candidates::Extension {
+    static constexpr std::size_t kMostVisits = 1 << 15;
     const Partition& partition;
     const std::vector<Open>& open;
     const Event& event;
     std::vector<const Row*> rows;
     std::vector<int> least;  ///< by set: the fewest ranks of the sets from it on
     std::vector<Candidate>& candidates;
-    std::size_t most = 0;  ///< of candidates
+    std::size_t most = 0;    ///< of candidates
+    std::size_t visits = 0;  ///< of rows, of which many may not fit each other
     bool complete = true;
 };
 
@@ -385,6 +387,7 @@ void Candidates::extend(Extension& extension, std::size_t set, int ranks) {
     for (const auto& [of_rows, rows] : extension.open[set]) {
         if (ranks + of_rows + extension.least[set + 1] > layouts_.ranks) break;
         for (const Row* row : rows) {
+            if (++extension.visits > Extension::kMostVisits) extension.complete = false;
             if (!extension.complete) break;
             extension.rows[set] = row;
             if (edges_fit(graph_, partition, extension.rows, set))

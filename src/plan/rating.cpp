@@ -457,7 +457,8 @@ private:
     /// takes twice as many ranks no less work together.
     bool is_hopeless(const Choice& choice) {
         constexpr double kHopeless = 4;
-        if (choice.layout.cp == 1 || least_likely_s_ == kNone) return false;
+        constexpr int kFewRanks = 32;  // on which all choices are rated in little time
+        if (ranks_ <= kFewRanks || choice.layout.cp == 1 || least_likely_s_ == kNone) return false;
         Choice half = choice;
         half.layout.cp /= 2;
         if (half.layout.cp == 1) half.layout.cp_kind = ContextKind::ring;
