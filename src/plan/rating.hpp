@@ -35,6 +35,19 @@ struct Subject {
     schedule::Dispatch dispatch = schedule::Dispatch::planned;
     IsFixed is_fixed;
 
+    /// Returns the same with other estimates, for scenarios on another cluster.
+    Subject with(workload::Estimates& others) const {
+        return {.scenario = scenario,
+                .table = table,
+                .probes = probes,
+                .device = device,
+                .options = options,
+                .estimates = others,
+                .steps = steps,
+                .moves = moves,
+                .dispatch = dispatch,
+                .is_fixed = is_fixed};
+    }
     /// Returns the estimate of the k-th step of a scenario.
     workload::StepEstimate estimate(const workload::Scenario& of, std::size_t k) const {
         return estimates.of(of, device, options, steps[k]);

@@ -52,16 +52,7 @@ void find_worst_losses(const Subject& subject, std::vector<Plan>& plans, const s
     for (Plan& plan : plans) plan.worst = 0;
     for (const WrongRates& wrong : kWrongRates) {
         workload::Estimates estimates(subject.table, subject.probes);
-        Subject wrongly{.scenario = subject.scenario,
-                        .table = subject.table,
-                        .probes = subject.probes,
-                        .device = subject.device,
-                        .options = subject.options,
-                        .estimates = estimates,
-                        .steps = subject.steps,
-                        .moves = subject.moves,
-                        .dispatch = subject.dispatch,
-                        .is_fixed = subject.is_fixed};
+        const Subject wrongly = subject.with(estimates);
         std::vector<double> seconds;
         for (Plan plan : plans) {
             wrong.change(*plan.scenario.cluster);

@@ -89,30 +89,39 @@ private:
             found_.plans.pop_back();
     }
 
-    /// Gives the candidate places and memory, and a bound that knows both. Returns false where it does not
+    /// A candidate with places and memory.
+    struct Refined {
+        workload::Scenario scenario;
+        workload::StepEstimate first_step;
+    };
+    /// Gives the candidate places and memory, and a bound that knows both. Returns nothing where it does not
     /// fit.
-    bool refine(Candidate& candidate) {
+    std::optional<Refined> refine(Candidate& candidate) {
         ++found_.bounded;
         std::vector<graph::Refusal> refusals;
-        const workload::Scenario scenario =
-            balance_.scenario(candidate.choices(), candidate.host_of, refusals);
-        if (!refusals.empty()) return false;
+        Refined refined{.scenario = balance_.scenario(candidate.choices(), candidate.host_of, refusals),
+                        .first_step = {}};
+        if (!refusals.empty()) return {};
+        const workload::Scenario& scenario = refined.scenario;
         double bound_s = 0;
         try {
             const workload::MemoryPlan memory = subject_.memory(scenario);
             if (std::string shortage = workload::shortage(memory, scenario.graph, subject_.device);
                 !shortage.empty()) {
                 lacks(memory, scenario.graph, std::move(shortage));
-                return false;
+                return {};
             }
-            for (std::size_t k = 0; k < subject_.steps.size(); ++k)
-                bound_s += bound_of(subject_.estimate(scenario, memory, k), scenario.graph);
+            for (std::size_t k = 0; k < subject_.steps.size(); ++k) {
+                workload::StepEstimate step = subject_.estimate(scenario, memory, k);
+                bound_s += bound_of(step, scenario.graph);
+                if (k == 0) refined.first_step = std::move(step);
+            }
         } catch (const Error& error) {
             if (error.code() != ExitCode::bad_deck) throw;
-            return false;  // its micro-batches are too large to be numbered
+            return {};  // its micro-batches are too large to be numbered
         }
         candidate.bound_s = std::max(candidate.bound_s, bound_s * (1 - kRounding));
-        return true;
+        return refined;
     }
     void lacks(const workload::MemoryPlan& memory, const graph::SectionGraph& of, std::string shortage) {
         const double most = workload::memory_of(memory, of, workload::max_memory_rank(memory, of)).needed();
@@ -123,11 +132,10 @@ private:
 
     /// Estimates its time: that of a wavefront is mostly about half way between the bound and a quick order,
     /// of which the first step is simulated.
-    void order_quickly(Candidate& candidate) {
-        const workload::Scenario scenario = scenario_of(candidate);
+    void order_quickly(Candidate& candidate, const Refined& refined) {
         const double quick_s =
             static_cast<double>(subject_.steps.size()) *
-            seconds_of_step(subject_, scenario.graph, subject_.estimate(scenario, 0), 0, quick_);
+            seconds_of_step(subject_, refined.scenario.graph, refined.first_step, 0, quick_);
         candidate.expected_s = quick_ == limits_.policy ? quick_s : (candidate.bound_s + quick_s) / 2;
     }
 
@@ -172,8 +180,9 @@ private:
     /// Refines the candidate and lets it wait to be simulated, in the order of quick times.
     void consider(Candidate candidate) {
         if (!is_wanted(candidate) || !seen_.emplace(candidate.rated, candidate.host_of).second) return;
-        if (!refine(candidate) || !is_wanted(candidate)) return;
-        if (!limits_.all) order_quickly(candidate);
+        const std::optional<Refined> refined = refine(candidate);
+        if (!refined || !is_wanted(candidate)) return;
+        if (!limits_.all) order_quickly(candidate, *refined);
         waiting_.push(std::move(candidate));
     }
     /// Simulates those that wait, up to so many of all.

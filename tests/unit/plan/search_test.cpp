@@ -114,16 +114,7 @@ TEST_F(Search, PlansLoseByMeasuredCollectivesThatAreSlower) {
         cluster.network.bandwidth /= 2;
         cluster.collectives = cluster.collectives.slower(true, 2);
         workload::Estimates estimates(*table_, *probes_);  // of this cluster
-        Subject slower{.scenario = *scenario_,
-                       .table = *table_,
-                       .probes = *probes_,
-                       .device = subject_->device,
-                       .options = {},
-                       .estimates = estimates,
-                       .steps = subject_->steps,
-                       .moves = subject_->moves,
-                       .is_fixed = subject_->is_fixed};
-        seconds.push_back(simulated(slower, std::move(plan), "wavefront").step_s);
+        seconds.push_back(simulated(subject_->with(estimates), std::move(plan), "wavefront").step_s);
     }
     ASSERT_LT(seconds[0], seconds[1]);
     EXPECT_EQ(plans[1].worst_rates, "half the bandwidth between nodes");

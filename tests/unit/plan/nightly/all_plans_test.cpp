@@ -47,8 +47,8 @@ TEST_F(AllPlans, OfTwoSectionsOnEightRanksOfFourNodes) {
     expect_all(8, 2448);
 }
 
-/// The search stops at 100 plans here, before it has found the fastest: 556 are needed for a proof, because
-/// the bounds of most plans have too little of the sums after the last task.
+/// The search finds the fastest plan, but 100 simulations are too few for a proof: the bounds of most plans
+/// have too little of the sums after the last task.
 TEST_F(AllPlans, DISABLED_OfManySamplesOnEightRanksOfFourNodes) {
     make({.samples = 24, .fixed = kFixed, .network = {2e-5, 1e8}});
     expect_all(8, 3987);
@@ -59,7 +59,7 @@ TEST_F(AllPlans, OfTwoSectionsOnSixteenRanksOfTwoNodes) {
     expect_all(16, 3164);
 }
 
-/// The search finds the fastest plan, but needs 114 for a proof.
+/// The search finds the fastest plan, but 100 simulations are too few for a proof.
 TEST_F(AllPlans, DISABLED_OfFreeMicroBatchesOnSixteenRanks) {
     make({.samples = 24, .fixed = with_fixed({"section.vision.micro_batch"}), .ranks_per_node = 8});
     expect_all(16, 3294);
