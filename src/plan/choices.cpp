@@ -65,6 +65,12 @@ std::string describe(const Choice& choice) {
     return text;
 }
 
+bool is_recompute_free(const workload::Scenario& scenario, int section, const IsFixed& is_fixed) {
+    const graph::Section& deck = scenario.graph.sections[section];
+    const std::string key = fmt::format("section.{}.recompute", deck.name);
+    return deck.backward && !is_fixed(key) && !is_fixed(key + "_layers") && !is_fixed("train.recompute");
+}
+
 std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, int ranks,
                                const IsFixed& is_fixed) {
     const graph::Section& deck = scenario.graph.sections[section];
@@ -80,8 +86,7 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
         values_of(powers_of_two(static_cast<int>(std::min<std::int64_t>(scenario.global_batch, 16))),
                   deck.micro_batch, fixed("micro_batch"));
     std::vector<Recompute> recomputes{tuning.recompute};
-    const bool keeps_recompute =
-        fixed("recompute") || fixed("recompute_layers") || is_fixed("train.recompute") || !deck.backward;
+    const bool keeps_recompute = !is_recompute_free(scenario, section, is_fixed);
     if (!keeps_recompute) recomputes = {Recompute::none, Recompute::cheap, Recompute::layer};
     std::vector<Choice> choices;
     for (const int tp : values_of(up_to(std::min(ranks, 4096)), l.tp, fixed("layout.tp"))) {

@@ -22,6 +22,9 @@ struct Choice {
 /// Whether a plan must keep the deck's value of a key, given by its full name ("section.vision.layout.dp").
 using IsFixed = std::function<bool(const std::string& key)>;
 
+/// Whether a plan chooses what backward computes again in a section.
+bool is_recompute_free(const workload::Scenario& scenario, int section, const IsFixed& is_fixed);
+
 /// Returns the choices of a section on at most `ranks` ranks that its model allows: every dp; tp and ep as
 /// they divide the model; etp as it divides tp, too; cp 1, 2, 4, ... of both kinds; pp up to 8 and the powers
 /// of two above, in 1, 2 or 4 chunks; micro-batches of 1, 2, 4, 8 and 16 samples; each kind of recomputation.

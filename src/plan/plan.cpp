@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text_file.hpp"
+#include "plan/partial_recompute.hpp"
 #include "plan/robustness.hpp"
 #include "workload/corrected_work.hpp"
 #include "workload/data_order.hpp"
@@ -93,6 +94,14 @@ std::string lack_of(const Report& report) {
                        report.ranks);
 }
 
+/// Returns what a search finds, with as few recomputed layers as fit.
+Found best_of(const Subject& subject, const Ratings& ratings, const Limits& limits,
+              std::vector<Plan> known = {}) {
+    Found found = search(subject, ratings, limits, std::move(known));
+    recompute_fewer_layers(subject, limits.policy, found);
+    return found;
+}
+
 /// Returns the time of a plan that fits, if there is one; the first that is found.
 std::optional<double> seconds_of_any(const Subject& subject, int ranks) {
     const Found found = search(subject, rate(subject, ranks),
@@ -156,7 +165,7 @@ void compare_with_one_layout(Report& report, const Subject& subject, const Ratin
         const int ranks = report.frontier[k].ranks;
         // The best of more ranks is also that of fewer, down to those that it uses.
         if (widest.plans.front().ranks > ranks) {
-            widest = search(subject, ratings, one_layout_limits(ranks));
+            widest = best_of(subject, ratings, one_layout_limits(ranks));
             report.found.simulated += widest.simulated;
             if (widest.plans.empty()) break;
         }
@@ -263,6 +272,8 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
                     .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
                                                                   : schedule::Dispatch::planned,
                     .is_fixed = is_fixed};
+    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s)
+        report.chooses_recompute = report.chooses_recompute || is_recompute_free(scenario, s, is_fixed);
     report.device_memory = subject.device.memory;
     report.most_memory = most_memory(subject.device);
     for (std::size_t k = 0; k < report.steps; ++k) {
@@ -286,15 +297,21 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
             known.push_back(*plan);
     const bool by_wavefront = deck.schedule.policy == "wavefront";
     Found one = search(subject, ratings, one_layout_limits(report.ranks));
-    if (!one.plans.empty()) {
+    const auto add_in_order = [&] {
         const Plan in_order = simulated(subject, one.plans.front(), "wavefront");
         if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s, report.ranks};
         if (by_wavefront && keeps_colocation(subject, in_order.host_of)) known.push_back(in_order);
+    };
+    if (!one.plans.empty()) {
+        add_in_order();
+        const std::vector<Choice> of_search = one.plans.front().choices;
+        recompute_fewer_layers(subject, "fifo", one);
+        if (one.plans.front().choices != of_search) add_in_order();
     }
     constexpr int kFinalists = 5;  // of which it is found out how much they lose where rates are wrong
     Limits limits{
         .ranks = report.ranks, .keep = std::max(line.top, kFinalists), .policy = deck.schedule.policy};
-    report.found = search(subject, ratings, limits, known);
+    report.found = best_of(subject, ratings, limits, known);
     report.found.simulated += one.simulated;
     if (!report.pays_all && !report.found.plans.empty()) {
         // The fastest plan of up to so many ranks is also that of every number from those that it uses.
@@ -303,7 +320,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         for (int ranks = report.frontier.back().ranks - 1; ranks >= report.least_ranks;
              ranks = report.frontier.back().ranks - 1) {
             limits.ranks = ranks;
-            Found found = search(subject, ratings, limits, known);
+            Found found = best_of(subject, ratings, limits, known);
             report.found.simulated += found.simulated;
             report.found.bounded += found.bounded;
             report.found.proved = report.found.proved && found.proved;

@@ -49,6 +49,9 @@ struct Report {
     double most_memory = 0;    ///< see plan::most_memory()
     std::size_t steps = 1;
     Found found = {};
+    /// Recomputation is free: the layouts of `found` have it in all layers of a section or in none, while
+    /// some layers of the plans may recompute.
+    bool chooses_recompute = false;
     std::vector<Plan> frontier =
         {};  ///< the fastest plan of each number of ranks, where a range is asked for
     /// By plan of the frontier: the best one layout on as many ranks, if there is one.

@@ -131,13 +131,15 @@ std::string describe(const Report& report) {
             gain, order, one.wavefront_s / static_cast<double>(report.steps), gain / order);
     }
     text += fmt::format(
-        "{:.0f} layouts fit the ranks; the bounds of {} were computed, {} were simulated, in {:.1f} s{}",
-        report.found.layouts, report.found.bounded, report.found.simulated, report.search_s,
+        "{:.0f} layouts fit the ranks{}; the bounds of {} were computed, {} were simulated, in {:.1f} s{}",
+        report.found.layouts,
+        report.chooses_recompute ? ", in which all layers of a section recompute or none" : "",
+        report.found.bounded, report.found.simulated, report.search_s,
         report.found.plans.empty() ? ""
         : report.found.proved      ? ": no other of these layouts is faster"
                                    : "; some that could be faster were not simulated");
     if (!report.found.plans.empty() && !report.found.proved && report.pays_all)
-        text += fmt::format(": another may be faster by at most {:.1f}%",
+        text += fmt::format(": another of these layouts may be faster by at most {:.1f}%",
                             100 * (1 - report.found.bound_s / report.found.plans.front().step_s));
     return text;
 }

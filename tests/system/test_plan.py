@@ -52,6 +52,24 @@ def test_the_written_deck_takes_the_time_that_was_promised(maestro, tmp_path):
     assert plan["one_size"]["step_s"] >= plan["one_size"]["wavefront_step_s"] >= best["step_s"]
 
 
+def test_as_few_layers_recompute_as_fit(maestro, tmp_path):
+    deck, cluster = tmp_path / "plan.toml", tmp_path / "small.toml"
+    cluster.write_text(open(H100).read().replace("memory = 80e9", "memory = 1.6e9"))
+    fixed = [word for key in ("vision", "language.layout", "language.micro_batch", "language.colocate_with") for word in ("--fix", f"section.{key}")]
+    values = settings(["section.language.layout.dp=1", "section.language.micro_batch=40", "section.language.window=0", "model.glyph-language.layers=9"])
+    result = maestro("plan", VLM, "--cluster", cluster, "--ranks", "2", *fixed, *values, "--out", deck)
+    plan = last_line(result)
+    language = plan["plans"][0]["layout"]["language"]
+    assert language["recompute"] == "cheap" and 0 < language["recompute_layers"] < 9
+    assert "in which all layers of a section recompute or none" in result.stdout
+    times = [last_line(maestro("simulate", deck, "--cluster", cluster, "--step", str(k + 1)))["step_s"] for k in range(plan["steps"])]
+    assert sum(times) / len(times) == pytest.approx(plan["plans"][0]["step_s"], rel=1e-12)
+    assert plan["proved"] and plan["bound_s"] <= plan["plans"][0]["step_s"]
+    # With a layer less it does not fit.
+    fewer = settings([f"section.language.recompute_layers={language['recompute_layers'] - 1}"])
+    assert "MiB are free there" in maestro("train", deck, "--dry-run", "--cluster", cluster, *fewer, code=80).stderr
+
+
 def test_what_is_fixed_stays(maestro, tmp_path):
     deck = tmp_path / "plan.toml"
     fixed = ["--fix", "section.vision", "--fix", "section.language.colocate_with"]
