@@ -43,20 +43,25 @@ TEST_F(Choices, AreThoseOfADeckThatSaysThem) {
     }
 }
 
-/// Two ranks exchange rows at the rate of the node, unless the border between nodes is between them.
+/// Two ranks exchange rows at the rate of the node, unless the border between nodes is between them. What is
+/// known of one place is not taken for another.
 TEST_F(Choices, TakeWhatTheLinksOfTheirPlacesTake) {
     make({});
     const auto forward_s = [&](int first_rank) {
         const std::vector<Choice> choices{{.layout = {.first_rank = 2 - 2 * first_rank}},
                                           {.layout = {.tp = 2, .first_rank = first_rank}}};
         const std::optional<Plan> plan = plan_with(choices, {0, 1}, 3);
-        return workload::estimate(plan.value().scenario, *table_, *probes_, subject_->device,
-                                  subject_->options, subject_->steps.front())
-            .problem.samples.front()
-            .stages[1]
-            .forward_s;
+        const auto of = [](const workload::StepEstimate& step) {
+            return step.problem.samples.front().stages[1].forward_s;
+        };
+        const double alone_s =
+            of(workload::estimate(plan.value().scenario, *table_, *probes_, subject_->device,
+                                  subject_->options, subject_->steps.front()));
+        EXPECT_EQ(of(subject_->estimate(plan->scenario, 0)), alone_s) << first_rank;
+        return alone_s;
     };
-    EXPECT_GT(forward_s(1), 1.1 * forward_s(0));
+    const double across_s = forward_s(1), within_s = forward_s(0);
+    EXPECT_GT(across_s, 1.1 * within_s);
 }
 
 }  // namespace
