@@ -44,9 +44,12 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
     for (const workload::StageMemory& stage : step.memory.stages) plan.windows.push_back(stage.window);
     plan.memory.assign(graph.sections.size(), 0.0);
     for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s) {
-        double& most = plan.memory[static_cast<std::size_t>(graph.stages[s].section)];
-        most =
-            std::max(most, workload::memory_of(step.memory, graph, graph::first_rank_of(graph, s)).needed());
+        const int rank = graph::first_rank_of(graph, s);
+        const double bytes = workload::memory_of(step.memory, graph, rank).needed();
+        // A section's fullest rank may be one on which another section has a larger stage.
+        for (std::size_t section = 0; section < plan.memory.size(); ++section)
+            if (graph::holds(graph.sections[section], rank))
+                plan.memory[section] = std::max(plan.memory[section], bytes);
     }
 }
 

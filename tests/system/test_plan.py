@@ -70,6 +70,17 @@ def test_as_few_layers_recompute_as_fit(maestro, tmp_path):
     assert "MiB are free there" in maestro("train", deck, "--dry-run", "--cluster", cluster, *fewer, code=80).stderr
 
 
+def test_the_fullest_rank_of_a_section_may_be_that_of_another(maestro, tmp_path):
+    """Both ranks have a replica of the encoder, and the second one has the larger stage of the language model."""
+    deck = tmp_path / "plan.toml"
+    layout = [f"section.{key}" for key in ("vision.layout.dp=2", "language.layout.pp=2", "language.layout.stages=[1, 7]", "language.colocate_with=vision")]
+    command = ["plan", str(ROOT / "inputs/layouts_deep.toml"), "--cluster", H100, "--ranks", "2", "--fix", "section", *settings(layout), "--out", deck]
+    plan = last_line(maestro(*command))
+    facts = last_line(maestro("train", deck, "--dry-run", "--cluster", H100, "--json"))
+    first, second = (rank["memory_bytes"] for rank in facts["placement"])
+    assert plan["plans"][0]["memory_bytes"] == {"vision": second, "language": second} and second > first
+
+
 def test_what_is_fixed_stays(maestro, tmp_path):
     deck = tmp_path / "plan.toml"
     fixed = ["--fix", "section.vision", "--fix", "section.language.colocate_with"]
