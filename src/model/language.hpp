@@ -89,6 +89,7 @@ public:
     void decode(Continuation& sequence, backend::Arena& scratch);
 
 private:
+    struct Marked;
     struct PackedBatch;
     struct State;
     struct Targets;
@@ -96,6 +97,8 @@ private:
     /// Declares a matrix [V, width] of which this tp rank holds the rows of its part of the vocabulary.
     const parallel::Parameter& declare_by_token(const std::string& name, std::int64_t width, bool trained,
                                                 parallel::Axes replicated = {});
+    /// Returns the markers of a sample, in the order of its items.
+    std::vector<Marked> markers_of(const SampleView& sample) const;
     /// From sample rows to packed rows. Pure; every rank of the replica computes the same.
     PackedBatch pack(const Batch& batch) const;
     /// From packed rows to the slice and local rows of this rank.

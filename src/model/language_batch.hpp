@@ -1,7 +1,9 @@
 // The parts of a language model's micro-batch, in the row spaces of language.hpp. Private to the model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,13 @@
 #include "ops/vocabulary_shard.hpp"
 
 namespace maestro::model {
+
+/// A token that stands for an item.
+struct Language::Marked {
+    std::size_t token = 0;                    ///< where it stands in the sample
+    std::optional<std::size_t> encoder = {};  ///< whose rows replace it, by index in expansions_
+    RowGrid grid = {};                        ///< of these rows
+};
 
 /// The micro-batch in packed rows, with its prediction targets.
 struct Language::PackedBatch {

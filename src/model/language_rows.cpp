@@ -54,9 +54,27 @@ std::size_t position_axes(const ModelSpec& spec) {
                : 1;
 }
 
+std::vector<Language::Marked> Language::markers_of(const SampleView& sample) const {
+    std::vector<Marked> found;
+    for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
+        const auto kind = role_.markers.kind_of(sample.tokens[j]);
+        if (!kind) continue;
+        MAESTRO_CHECK(found.size() < sample.items.size() && sample.items[found.size()].item.kind == *kind,
+                      "sample {} has more markers than items, or others", sample.id);
+        // Without an encoder the marker is a token like any other, and the text can be trained alone.
+        Marked marked{.token = j, .encoder = reader_of(*kind, expansions_)};
+        if (marked.encoder) marked.grid = expansions_[*marked.encoder].grid(sample.items[found.size()].item);
+        found.push_back(marked);
+    }
+    return found;
+}
+
 Language::PackedBatch Language::pack(const Batch& batch) const {
     PackedBatch packed;
     packed.positions.resize(position_axes(spec_));
+    std::size_t tokens = 0;
+    for (const SampleView& sample : batch.samples) tokens += sample.tokens.size();
+    packed.targets.reserve(tokens);
     for (const SampleView& sample : batch.samples) {
         const std::size_t first_row = packed.ids.size();
         PositionCounter positions(packed.positions);
@@ -67,36 +85,34 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                               sample.tokens.begin() + static_cast<std::ptrdiff_t>(end));
             positions.add_tokens(end - text);
         };
-        for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
-            const std::int32_t token = sample.tokens[j];
-            if (const auto kind = role_.markers.kind_of(token)) {
-                MAESTRO_CHECK(item < sample.items.size() && sample.items[item].item.kind == *kind,
-                              "sample {} has more markers than items, or others", sample.id);
-                const Item& shown = sample.items[item++].item;
-                answer = -1;
-                // Without an encoder the marker is a token like any other, and the text can be trained alone.
-                if (const auto encoder = reader_of(*kind, expansions_)) {
-                    add_text(j);
-                    text = j + 1;
-                    const RowGrid grid = expansions_[*encoder].grid(shown);
-                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(grid.rows()),
-                                      encoder_id(*encoder));
-                    positions.add_item(grid);
-                }
-                continue;
-            }
-            // The row before a token predicts it. A token without a loss weight is no target, so that its
-            // logits are not computed at all.
-            if (j > 0 && sample.weights[j] != 0.0f) {
+        // The row before a token predicts it. A token without a loss weight is no target, so that its
+        // logits are not computed at all.
+        const auto add_targets = [&](std::size_t begin, std::size_t end) {
+            for (std::size_t j = std::max<std::size_t>(begin, 1); j < end; ++j) {
+                if (sample.weights[j] == 0.0f) continue;
                 const bool flagged = item > 0 && (sample.flags[j] & 1) != 0;
                 if (flagged && answer < 0) answer = packed.answer_count++;
                 packed.targets.push_back(
                     {.packed_row = static_cast<std::int32_t>(packed.ids.size() + j - text) - 1,
-                     .token = token,
+                     .token = sample.tokens[j],
                      .weight = sample.weights[j],
                      .answer = flagged ? answer : -1});
             }
+        };
+        std::size_t next = 0;  // token
+        for (const Marked& marked : markers_of(sample)) {
+            add_targets(next, marked.token);
+            next = marked.token + 1;
+            ++item;
+            answer = -1;
+            if (!marked.encoder) continue;
+            add_text(marked.token);
+            text = next;
+            packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(marked.grid.rows()),
+                              encoder_id(*marked.encoder));
+            positions.add_item(marked.grid);
         }
+        add_targets(next, sample.tokens.size());
         add_text(sample.tokens.size());
         packed.lengths.push_back(static_cast<std::int64_t>(packed.ids.size() - first_row));
     }
@@ -127,20 +143,26 @@ Language::State Language::partition(const PackedBatch& packed) const {
     state.input_rows.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
     if (role_.inputs.empty()) return state;
     std::int32_t local_row = 0;
-    for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
-        for (std::int64_t row = range.first; row < range.first + range.count; ++row, ++local_row) {
-            // Read from the packed ids: among those of the slice, an edge's row and another rank's token are
-            // both -1.
-            const std::int32_t id = packed.ids[partition.offsets()[range.sequence] + row];
-            std::size_t encoder = 0;
-            for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
-                const bool embeddings = role_.inputs[e].tensor == EdgeTensor::embeddings,
-                           fills = embeddings && id == encoder_id(encoder++);
-                if (fills) state.embedding_rows[e].push_back(local_row);
-                // A teacher and the stage before deliver every row of the sample.
-                if (fills || !embeddings) ++state.input_rows[e][range.sequence];
+    for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
+        // Read from the packed ids: among those of the slice, an edge's row and another rank's token are
+        // both -1.
+        const std::int32_t* const ids = packed.ids.data() + partition.offsets()[range.sequence] + range.first;
+        std::size_t encoder = 0;
+        for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
+            // A teacher and the stage before deliver every row of the sample.
+            if (role_.inputs[e].tensor != EdgeTensor::embeddings) {
+                state.input_rows[e][range.sequence] += range.count;
+                continue;
+            }
+            const std::int32_t wanted = encoder_id(encoder++);
+            for (std::int64_t row = 0; row < range.count; ++row) {
+                if (ids[row] != wanted) continue;
+                state.embedding_rows[e].push_back(local_row + static_cast<std::int32_t>(row));
+                ++state.input_rows[e][range.sequence];
             }
         }
+        local_row += static_cast<std::int32_t>(range.count);
+    }
     return state;
 }
 
@@ -215,8 +237,45 @@ HostBytes Language::host_bytes(const Batch& batch) const {
 }
 
 std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {
-    if (role_.inputs.empty()) return {};
-    return partition(pack(batch)).input_rows;
+    std::vector<std::vector<std::int64_t>> rows(role_.inputs.size());
+    if (rows.empty()) return rows;
+    // The rows of items that encoders fill, as pack() lays them.
+    struct Filled {
+        std::size_t encoder;
+        std::int64_t begin, end;  // rows of the sample
+    };
+    std::vector<std::vector<Filled>> filled;  // by sample
+    std::vector<std::int64_t> lengths;
+    for (const SampleView& sample : batch.samples) {
+        std::vector<Filled>& of_sample = filled.emplace_back();
+        std::int64_t more = 0;  // rows than tokens
+        for (const Marked& marked : markers_of(sample)) {
+            if (!marked.encoder) continue;
+            const std::int64_t begin = static_cast<std::int64_t>(marked.token) + more;
+            of_sample.push_back({*marked.encoder, begin, begin + marked.grid.rows()});
+            more += marked.grid.rows() - 1;
+        }
+        lengths.push_back(static_cast<std::int64_t>(sample.tokens.size()) + more);
+    }
+    for (std::vector<std::int64_t>& of_edge : rows) of_edge.assign(lengths.size(), 0);
+    const parallel::Partition partition(lengths, parallel::AttentionMask::causal, mesh_.degrees());
+    for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
+        const std::int64_t first = range.first, last = first + range.count;
+        std::size_t encoder = 0;
+        for (std::size_t e = 0; e < rows.size(); ++e) {
+            std::int64_t& of_sample = rows[e][range.sequence];
+            if (role_.inputs[e].tensor != EdgeTensor::embeddings) {
+                of_sample += range.count;
+                continue;
+            }
+            for (const Filled& item : filled[range.sequence])
+                if (item.encoder == encoder)
+                    of_sample +=
+                        std::max<std::int64_t>(0, std::min(item.end, last) - std::max(item.begin, first));
+            ++encoder;
+        }
+    }
+    return rows;
 }
 
 }  // namespace maestro::model

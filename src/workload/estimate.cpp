@@ -1,6 +1,7 @@
 #include "workload/estimate.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -28,15 +29,21 @@ StepTail tail_of(const schedule::Timeline& timeline, const graph::SectionGraph& 
     return step_tail(graph, ends, last, tasks_end_s, latency_s);
 }
 
-/// Returns the problem with first forwards of each stage and replica group that last longer by what they wait
-/// for weights when they begin as in `timeline`.
-schedule::Problem with_waits(schedule::Problem problem, const schedule::StepPlan& plan,
-                             const schedule::Timeline& timeline, const graph::SectionGraph& graph,
-                             const std::vector<StepEnd>& ends,
-                             const std::vector<std::vector<double>>& weights_s) {
-    std::unordered_map<std::int64_t, std::size_t> place;
-    for (std::size_t i = 0; i < problem.samples.size(); ++i) place.emplace(problem.samples[i].id, i);
-    const schedule::Problem undelayed = problem;
+/// How much longer the first forward of a sample lasts on a stage that waits for its weights.
+struct Wait {
+    std::size_t sample = 0;  ///< by place in the problem
+    int stage = 0;
+    double seconds = 0;
+    bool operator==(const Wait&) const = default;
+};
+/// Returns what the first forwards of each stage and replica group wait for weights when they begin as in
+/// `timeline`. `place`: of each sample in the problem, by id.
+std::vector<Wait> waits_of(const schedule::Problem& problem,
+                           const std::unordered_map<std::int64_t, std::size_t>& place,
+                           const schedule::StepPlan& plan, const schedule::Timeline& timeline,
+                           const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
+                           const std::vector<std::vector<double>>& weights_s) {
+    std::vector<Wait> waits;
     std::set<std::pair<int, int>> seen;
     for (const schedule::TimedTask& t : timeline.tasks) {  // in the order of their start
         const int stage = t.task.stage;
@@ -50,12 +57,12 @@ schedule::Problem with_waits(schedule::Problem problem, const schedule::StepPlan
             if (samples.empty()) continue;
             double forward_s = 0;
             for (const std::int64_t id : samples)
-                forward_s += undelayed.samples[place.at(id)].stages[stage].forward_s;
-            problem.samples[place.at(samples.front())].stages[stage].forward_s +=
-                wait_for_weights(ends[stage], weights_s[stage], t.start_s, forward_s);
+                forward_s += problem.samples[place.at(id)].stages[stage].forward_s;
+            const double wait_s = wait_for_weights(ends[stage], weights_s[stage], t.start_s, forward_s);
+            if (wait_s > 0) waits.push_back({place.at(samples.front()), stage, wait_s});
         }
     }
-    return problem;
+    return waits;
 }
 
 }  // namespace
@@ -204,9 +211,23 @@ double running_step_seconds(const schedule::Problem& problem, const schedule::St
     // and a task that begins later waits less: a few rounds agree.
     constexpr int kRounds = 4;
     const StepTail tail = tail_of(timeline, graph, ends, latency_s);
+    std::unordered_map<std::int64_t, std::size_t> place;
+    for (std::size_t i = 0; i < problem.samples.size(); ++i) place.emplace(problem.samples[i].id, i);
+    std::optional<schedule::Problem> delayed;
+    std::vector<Wait> waits;  // of which the timeline knows
     for (int round = 0; round < kRounds; ++round) {
-        const schedule::Problem delayed = with_waits(problem, plan, timeline, graph, ends, tail.weights_s);
-        timeline = schedule::simulate(delayed, plan, dispatch);
+        std::vector<Wait> now = waits_of(problem, place, plan, timeline, graph, ends, tail.weights_s);
+        if (now == waits) break;
+        if (!delayed) delayed = problem;
+        const auto cost_of = [&](const Wait& wait) -> schedule::TaskCost& {
+            return delayed->samples[wait.sample].stages[static_cast<std::size_t>(wait.stage)];
+        };
+        for (const Wait& wait : waits)
+            cost_of(wait).forward_s =
+                problem.samples[wait.sample].stages[static_cast<std::size_t>(wait.stage)].forward_s;
+        for (const Wait& wait : now) cost_of(wait).forward_s += wait.seconds;
+        timeline = schedule::simulate(*delayed, plan, dispatch);
+        waits = std::move(now);
     }
     return tail_of(timeline, graph, ends, latency_s).end_s;
 }

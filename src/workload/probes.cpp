@@ -239,6 +239,7 @@ model::Footprint Probes::footprint(const Probe& probe) {
 }
 
 const model::Footprint& Probes::tasks_of(Probe probe) {
+    probe.role.section.clear();
     probe.shape = task_mesh(probe.shape);
     probe.links = task_links(std::move(probe.links));
     const auto at = tasks_.find(probe);
@@ -253,6 +254,7 @@ const model::Footprint& Probes::tasks_of(Probe probe) {
 
 const model::Footprint& Probes::parameters(Probe probe) {
     probe.samples.clear();
+    probe.role.section.clear();
     probe.role.recompute = Recompute::none;
     probe.role.recompute_layers = 0;
     probe.options = {.traits = probe.options.traits};
@@ -269,7 +271,8 @@ const model::Footprint& Probes::parameters(Probe probe) {
     return parameters_.emplace(std::move(probe), std::move(footprint)).first->second;
 }
 
-const StepEnd& Probes::step_end(const Probe& probe) {
+const StepEnd& Probes::step_end(Probe probe) {
+    probe.role.section.clear();
     const auto at = step_ends_.find(probe);
     if (at != step_ends_.end()) return at->second;
     return step_ends_
@@ -280,7 +283,7 @@ const StepEnd& Probes::step_end(const Probe& probe) {
 /// Hashes the fields in which the probes of a planner usually differ, mixed as by boost::hash_combine.
 /// Equality compares all fields.
 std::size_t Probes::Hash::operator()(const Probe& probe) const {
-    std::size_t hash = std::hash<std::string>{}(probe.role.section);
+    std::size_t hash = std::hash<int>{}(probe.spec.width);
     const auto mix = [&](auto value) {
         hash ^= std::hash<decltype(value)>{}(value) + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
     };
@@ -297,6 +300,8 @@ std::size_t Probes::Hash::operator()(const Probe& probe) const {
     mix(probe.role.stage.first_layer);
     mix(probe.role.stage.layers);
     mix(probe.spec.layers);
+    mix(probe.role.trained);
+    mix(probe.role.inputs.size());
     mix(probe.rank);
     mix(probe.links.tp.bandwidth);
     mix(probe.options.rates.element_flops);

@@ -19,8 +19,8 @@ namespace maestro::workload {
 /// Output rows per side of an item by which an encoder, or what it feeds, is measured.
 inline constexpr int kProbedSide = 16;
 
-/// Everything that a run depends on. Probes compares all of it, so that a new field of these structs cannot
-/// be forgotten.
+/// Everything that a run depends on, and the name of the section, which Probes leaves out. It compares all
+/// else, so that a new field of these structs cannot be forgotten.
 struct Probe {
     model::ModelSpec spec = {};
     model::Role role = {};
@@ -44,7 +44,7 @@ public:
     /// shards, and the layers of groups.
     const model::Footprint& parameters(Probe probe);
     /// What the end of a step takes on this rank. A probe without samples.
-    const StepEnd& step_end(const Probe& probe);
+    const StepEnd& step_end(Probe probe);
     /// How often model code has run so far, that is, how many different probes there were.
     std::int64_t runs() const {
         return static_cast<std::int64_t>(tasks_.size() + parameters_.size() + step_ends_.size());

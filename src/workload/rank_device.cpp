@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "backend/gpus.hpp"
@@ -81,6 +82,46 @@ MemoryPlan plan_memory(MemoryPlan plan, const graph::SectionGraph& graph, const 
     return plan;
 }
 
+namespace {
+
+/// What the ranks need. Those that hold the same stages need the same, which is computed once.
+class MemoryOfRanks {
+public:
+    MemoryOfRanks(const MemoryPlan& plan, const graph::SectionGraph& graph) : plan_(plan), graph_(graph) {}
+    const RankMemory& operator()(int rank) {
+        held_.clear();
+        for (int stage = 0; stage < static_cast<int>(graph_.stages.size()); ++stage)
+            if (graph::holds(graph_, stage, rank)) held_.push_back(stage);
+        const auto known = memory_.find(held_);
+        if (known != memory_.end()) return known->second;
+        return memory_.emplace(held_, memory_of(plan_, graph_, rank)).first->second;
+    }
+
+private:
+    const MemoryPlan& plan_;
+    const graph::SectionGraph& graph_;
+    std::vector<int> held_;
+    std::map<std::vector<int>, RankMemory> memory_;
+};
+
+/// Whether every device and every host has the memory that its ranks need.
+bool all_fit(const MemoryPlan& plan, const graph::SectionGraph& graph, const RankDevice& device) {
+    MemoryOfRanks memory_of_rank(plan, graph);
+    const int here = std::max(device.ranks_per_node, 1);
+    double devices = 0, hosts = 0;  // of the ranks of the present node
+    for (int rank = 0; rank < graph.world; ++rank) {
+        if (rank % here == 0) devices = hosts = 0;
+        const RankMemory& memory = memory_of_rank(rank);
+        devices = memory.needed() + (device.gpu ? 0 : devices);
+        hosts += memory.on_host();
+        if (devices > (device.gpu ? 1 : here) * device.memory) return false;
+        if (device.gpu && device.host_memory > 0 && hosts > here * device.host_memory) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
 std::vector<MemoryPool> memory_pools_of(const MemoryPlan& plan, const graph::SectionGraph& graph,
                                         const RankDevice& device) {
     std::vector<MemoryPool> devices, hosts;
@@ -91,8 +132,9 @@ std::vector<MemoryPool> memory_pools_of(const MemoryPlan& plan, const graph::Sec
         ++pools.back().ranks;
         pools.back().needed += needed;
     };
+    MemoryOfRanks memory_of_rank(plan, graph);
     for (int rank = 0; rank < graph.world; ++rank) {
-        const RankMemory memory = memory_of(plan, graph, rank);
+        const RankMemory& memory = memory_of_rank(rank);
         const std::string node = here > 0 ? fmt::format("node {}", rank / here) : "";
         if (!device.gpu)
             add(devices, here > 0 ? node : fmt::format("the machine of rank {}", rank),
@@ -111,6 +153,7 @@ std::vector<MemoryPool> memory_pools_of(const MemoryPlan& plan, const graph::Sec
 }
 
 std::string shortage(const MemoryPlan& plan, const graph::SectionGraph& graph, const RankDevice& device) {
+    if (all_fit(plan, graph, device)) return {};
     return shortage(memory_pools_of(plan, graph, device));
 }
 

@@ -43,6 +43,21 @@ std::vector<int> representatives(const Probe& probe) {
     return ranks;
 }
 
+/// Whether what is done with two groups of a stage takes the same time: their parameters differ only in name.
+bool are_alike(const parallel::ParameterGroup& a, const parallel::ParameterGroup& b) {
+    using parallel::Parameter;
+    const auto same_copies = [](const Parameter::Replicated& x, const Parameter::Replicated& y) {
+        return x.elements.begin == y.elements.begin && x.elements.end == y.elements.end && x.axes == y.axes;
+    };
+    return std::equal(a.parameters().begin(), a.parameters().end(), b.parameters().begin(),
+                      b.parameters().end(), [&](const Parameter* x, const Parameter* y) {
+                          return x->size() == y->size() && x->offset == y->offset && x->type == y->type &&
+                                 x->data_axes == y->data_axes &&
+                                 std::equal(x->replicated.begin(), x->replicated.end(), y->replicated.begin(),
+                                            y->replicated.end(), same_copies);
+                      });
+}
+
 }  // namespace
 
 StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
@@ -58,8 +73,17 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
     };
     backend::Arena scratch;
     seconds();  // discards what making the module has counted
+    std::vector<std::pair<const parallel::ParameterGroup*, std::size_t>> measured;  // and which of `end`
     for (parallel::ParameterGroup& group : module->parameters().groups()) {
         if (!group.trainable()) continue;
+        const auto like = std::find_if(measured.begin(), measured.end(),
+                                       [&](const auto& other) { return are_alike(*other.first, group); });
+        if (like != measured.end()) {
+            const GroupTimes times = end[like->second];
+            end.push_back(times);
+            continue;
+        }
+        measured.emplace_back(&group, end.size());
         GroupTimes& times = end.emplace_back();
         const Tensor shard = group.gradient().slice(group.shard().begin, group.shard().end);
         group.reduce_gradients(scratch);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -23,25 +24,39 @@ struct Replicas {
                                         {.tp = {}, .cp = {}, .data = data});
     }
     StepEnd end(const parallel::LinkCost& data) const { return measure_step_end(spec, role, mesh(data), {}); }
-    /// Bytes of the three shards that a rank sends as gradients and receives as weights.
-    double exchanged_bytes() const {
+    /// By group of parameters: bytes of the three shards that a rank sends as gradients and receives as
+    /// weights.
+    std::vector<double> exchanged_bytes() const {
         const auto meta = backend::make_meta({});
         const auto module = model::make_module(*meta, spec, role, mesh({}), model::InitialWeights::zeros);
-        double bytes = 0;
+        std::vector<double> bytes;
         for (const parallel::ParameterGroup& group : module->parameters().groups())
-            bytes +=
-                static_cast<double>(group.size() - (group.shard().end - group.shard().begin)) * sizeof(float);
+            bytes.push_back(static_cast<double>(group.size() - (group.shard().end - group.shard().begin)) *
+                            sizeof(float));
         return bytes;
     }
 };
 
 TEST(StepEnd, ReducesGradientsAndGathersWeightsAtTheLinksSpeed) {
     const Replicas replicas;
-    const double bytes = replicas.exchanged_bytes();
-    const StepEnd end = replicas.end({.latency_s = 0, .bandwidth = bytes / 2});
+    const std::vector<double> bytes = replicas.exchanged_bytes();
+    ASSERT_EQ(bytes.size(), 1u);
+    const StepEnd end = replicas.end({.latency_s = 0, .bandwidth = bytes[0] / 2});
     ASSERT_EQ(end.size(), 1u);
     EXPECT_NEAR(end[0].sum_s, 2, 1e-9);
     EXPECT_NEAR(end[0].gather_s, 2, 1e-9);
+}
+
+TEST(StepEnd, TakesTheTimeOfEachGroup) {
+    Replicas replicas;
+    replicas.spec = {.name = "language", .layers = 3, .width = 1024, .mlp = 4096, .vocabulary = 32000};
+    const std::vector<double> bytes = replicas.exchanged_bytes();
+    const StepEnd end = replicas.end({.latency_s = 0, .bandwidth = 1e9});
+    ASSERT_EQ(end.size(), bytes.size());
+    for (std::size_t g = 0; g < end.size(); ++g) EXPECT_NEAR(end[g].sum_s, bytes[g] / 1e9, 1e-9);
+    // The embedding is not as large as a layer, and layers are alike.
+    EXPECT_GT(std::set<double>(bytes.begin(), bytes.end()).size(), 1u);
+    EXPECT_LT(std::set<double>(bytes.begin(), bytes.end()).size(), bytes.size());
 }
 
 /// What each kind of collective takes counts where it is run.
