@@ -1,6 +1,7 @@
 #include "plan/candidates.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -11,39 +12,63 @@ namespace maestro::plan {
 
 namespace {
 
-/// The partitions of the sections into sets. Of more than four sections: each by itself, one pair that an
-/// edge joins, all together, or as in the deck.
-std::vector<std::vector<std::vector<int>>> partitions_of(const graph::SectionGraph& graph) {
-    const int sections = static_cast<int>(graph.sections.size());
-    std::vector<std::vector<std::vector<int>>> found;
-    if (sections > 4) {
-        std::vector<std::vector<int>> each;
-        for (int s = 0; s < sections; ++s) each.push_back({s});
-        found.push_back(each);
-        for (const graph::Edge& e : graph.edges) {
-            std::vector<std::vector<int>> sets{{std::min(e.from, e.to), std::max(e.from, e.to)}};
-            for (int s = 0; s < sections; ++s)
-                if (s != e.from && s != e.to) sets.push_back({s});
-            found.push_back(std::move(sets));
-        }
-        std::vector<int> all(static_cast<std::size_t>(sections));
-        std::iota(all.begin(), all.end(), 0);
-        found.push_back({all});
-        std::map<std::string, std::vector<int>> of_deck;
-        for (int s = 0; s < sections; ++s) {
-            const graph::Section& section = graph.sections[s];
-            of_deck[section.colocate_with.empty() ? section.name : section.colocate_with].push_back(s);
-        }
-        std::vector<std::vector<int>> sets;
-        for (auto& [host, set] : of_deck) sets.push_back(std::move(set));
-        std::sort(sets.begin(), sets.end());
-        for (auto& others : found) std::sort(others.begin(), others.end());
-        if (std::find(found.begin(), found.end(), sets) == found.end()) found.push_back(std::move(sets));
-        return found;
+constexpr int kFewSections = 4;  // of which all partitions into sets are tried
+
+using Sets = std::vector<std::vector<int>>;  ///< of sections that share ranks, ascending
+
+/// The sets of sections that edges join, of those edges that `joins` tells.
+template <class Joins>
+Sets joined_by(const graph::SectionGraph& graph, Joins&& joins) {
+    std::vector<int> set_of(graph.sections.size());
+    std::iota(set_of.begin(), set_of.end(), 0);
+    for (const graph::Edge& e : graph.edges) {
+        if (!joins(e)) continue;
+        const int from = set_of[static_cast<std::size_t>(e.from)],
+                  to = set_of[static_cast<std::size_t>(e.to)];
+        std::replace(set_of.begin(), set_of.end(), std::max(from, to), std::min(from, to));
     }
+    std::map<int, std::vector<int>> sets;
+    for (std::size_t s = 0; s < set_of.size(); ++s) sets[set_of[s]].push_back(static_cast<int>(s));
+    Sets listed;
+    for (auto& [first, set] : sets) listed.push_back(std::move(set));
+    return listed;
+}
+
+/// Some partitions of more sections than four: each by itself, one pair that an edge joins, all sections that
+/// edges of one kind, or of any, join, all together, and as in the deck.
+std::vector<Sets> some_partitions(const graph::SectionGraph& graph) {
+    std::vector<Sets> found{joined_by(graph, [](const graph::Edge&) { return false; })};
+    const auto add = [&](Sets sets) {
+        std::sort(sets.begin(), sets.end());
+        if (std::find(found.begin(), found.end(), sets) == found.end()) found.push_back(std::move(sets));
+    };
+    for (const graph::Edge& pair : graph.edges)
+        add(joined_by(graph, [&](const graph::Edge& e) { return e.from == pair.from && e.to == pair.to; }));
+    for (const EdgeTensor tensor : {EdgeTensor::embeddings, EdgeTensor::hidden})
+        add(joined_by(graph, [&](const graph::Edge& e) { return e.tensor == tensor; }));
+    add(joined_by(graph, [](const graph::Edge&) { return true; }));
+    std::vector<int> all(graph.sections.size());
+    std::iota(all.begin(), all.end(), 0);
+    add({all});
+    std::map<std::string, std::vector<int>> of_deck;
+    for (std::size_t s = 0; s < all.size(); ++s) {
+        const graph::Section& section = graph.sections[s];
+        of_deck[section.colocate_with.empty() ? section.name : section.colocate_with].push_back(all[s]);
+    }
+    Sets sets;
+    for (auto& [host, set] : of_deck) sets.push_back(std::move(set));
+    add(std::move(sets));
+    return found;
+}
+
+/// The partitions of the sections into sets; see layouts_of().
+std::vector<Sets> partitions_of(const graph::SectionGraph& graph) {
+    const int sections = static_cast<int>(graph.sections.size());
+    if (sections > kFewSections) return some_partitions(graph);
+    std::vector<Sets> found;
     found.emplace_back();
     for (int s = 0; s < sections; ++s) {
-        std::vector<std::vector<std::vector<int>>> longer;
+        std::vector<Sets> longer;
         for (const auto& sets : found) {
             for (std::size_t k = 0; k < sets.size(); ++k) {
                 longer.push_back(sets);
@@ -58,7 +83,7 @@ std::vector<std::vector<std::vector<int>>> partitions_of(const graph::SectionGra
 }
 
 /// Whether a partition keeps the deck's colocation of the sections in which it is fixed.
-bool keeps_colocation(const Subject& subject, const std::vector<std::vector<int>>& sets) {
+bool keeps_colocation(const Subject& subject, const Sets& sets) {
     const graph::SectionGraph& graph = subject.scenario.graph;
     const auto host_of = [&](int section) {
         const graph::Section& s = graph.sections[section];
@@ -92,22 +117,43 @@ bool lanes_fit(const std::vector<const Rated*>& rated) {
     });
 }
 
+/// How often all micro-batches that a section has in flight are replaced by others in a step.
+double rounds_of(const Rated& rated) {
+    return rated.micro_batches / std::floor(rated.windows);
+}
+
 /// The rows of one set of sections.
 struct Rows {
     std::vector<Row> rows;      ///< by work_s
     double left_out_s = kNone;  ///< the least work of rows that were left out, because there are too many
 };
 
-Rows rows_of(const Subject& subject, const Ratings& ratings, const std::vector<int>& set, bool one_layout,
-             int ranks) {
+/// By section: the least work of all ranks of any choice together.
+std::vector<double> least_work(const Ratings& ratings) {
+    std::vector<double> least;
+    for (const std::vector<Rated>& section : ratings.sections) {
+        least.push_back(section.empty() ? 0 : kNone);
+        for (const Rated& r : section) least.back() = std::min(least.back(), r.rank_s);
+    }
+    return least;
+}
+
+/// `least`: least_work() of the ratings.
+Rows rows_of(const Subject& subject, const Ratings& ratings, const std::vector<double>& least,
+             const std::vector<int>& set, bool one_layout, int ranks) {
+    const double all_s = std::accumulate(least.begin(), least.end(), 0.0);
     Rows found;
     const auto fits = [&](const Rated& r) { return r.choice.layout.ranks() <= ranks; };
     if (set.size() == 1) {
+        const std::vector<graph::Edge>& edges = subject.scenario.graph.edges;
+        const bool waits = std::any_of(edges.begin(), edges.end(), [&](const graph::Edge& e) {
+            return e.from == set.front() && e.gradient;
+        });
         for (const Rated& r : ratings.sections[static_cast<std::size_t>(set.front())])
             if (fits(r))
                 found.rows.push_back({.work_s = r.busiest_s,
                                       .others_s = r.busiest_s,
-                                      .likely_s = r.likely_s,
+                                      .likely_s = r.likely_s + (waits ? rounds_of(r) * r.chain_s : 0),
                                       .chain_s = r.chain_s,
                                       .likely_bytes = r.likely_bytes,
                                       .ranks = r.choice.layout.ranks(),
@@ -125,8 +171,9 @@ Rows rows_of(const Subject& subject, const Ratings& ratings, const std::vector<i
             lists.resize(set.size());
             lists[k].push_back(&r);
         }
-    constexpr double kMostRows = 1 << 21;
-    const double each = kMostRows / static_cast<double>(std::max<std::size_t>(alike.size(), 1));
+    const bool few = ratings.sections.size() <= kFewSections;
+    const double most_rows = few ? 1 << 21 : 1 << 18;
+    const double each = most_rows / static_cast<double>(std::max<std::size_t>(alike.size(), 1));
     const auto most =
         static_cast<std::size_t>(std::max(1.0, std::pow(each, 1.0 / static_cast<double>(set.size()))));
     const double memory = most_memory(subject.device), reserve = subject.device.libraries.reserve;
@@ -138,12 +185,16 @@ Rows rows_of(const Subject& subject, const Ratings& ratings, const std::vector<i
                              [](const Rated* a, const Rated* b) { return a->mean_s < b->mean_s; });
             least_s += list.front()->mean_s;
         }
-        for (auto& list : lists)
-            if (list.size() > most) {
-                found.left_out_s =
-                    std::min(found.left_out_s, least_s - list.front()->mean_s + list[most]->mean_s);
-                list.resize(most);
-            }
+        for (std::size_t k = 0; k < set.size(); ++k) {
+            std::vector<const Rated*>& list = lists[k];
+            if (list.size() <= most) continue;
+            // No less than the set takes, nor than all ranks work for all sections.
+            const double of_set_s = least_s - list.front()->mean_s + list[most]->mean_s,
+                         of_all_s = (all_s - least[static_cast<std::size_t>(set[k])] + list[most]->rank_s) /
+                                    static_cast<double>(ranks);
+            found.left_out_s = std::min(found.left_out_s, std::max(of_set_s, of_all_s));
+            list.resize(most);
+        }
         std::vector<const Rated*> chosen;
         const auto extend = [&](const auto& self) -> void {
             if (chosen.size() < set.size()) {
@@ -208,13 +259,14 @@ int host_in(const graph::SectionGraph& graph, const std::vector<int>& set) {
 
 Layouts layouts_of(const Subject& subject, const Ratings& ratings, int ranks, bool one_layout) {
     const graph::SectionGraph& graph = subject.scenario.graph;
+    const std::vector<double> least = least_work(ratings);
     Layouts layouts{.ranks = ranks, .memory = most_memory(subject.device), .left_out_s = ratings.left_out_s};
     for (const auto& sets : partitions_of(graph)) {
         if (one_layout ? sets.size() > 1 : !keeps_colocation(subject, sets)) continue;
         Partition& partition = layouts.partitions.emplace_back();
         partition.sets = sets;
         for (const std::vector<int>& set : sets) {
-            Rows rows = rows_of(subject, ratings, set, one_layout, ranks);
+            Rows rows = rows_of(subject, ratings, least, set, one_layout, ranks);
             partition.rows.push_back(std::move(rows.rows));
             layouts.left_out_s = std::min(layouts.left_out_s, rows.left_out_s);
             partition.hosts.push_back(host_in(graph, set));
@@ -246,6 +298,11 @@ int groups_of(const Rated& rated) {
     return l.dp / (std::lcm(l.stage_ranks(), l.expert_ranks()) / l.stage_ranks());
 }
 
+/// 0 for one micro-batch in flight, 1 for two or three, 2 up to seven, 3 for more.
+int octave_of(double windows) {
+    return windows < 2 ? 0 : windows < 4 ? 1 : windows < 8 ? 2 : 3;
+}
+
 /// The rows of a set of which candidates are made: all, or by their likely times the best of each number of
 /// ranks and replica groups.
 std::vector<std::size_t> rows_in(const std::vector<Row>& rows, Candidates::Order order, double memory) {
@@ -259,7 +316,11 @@ std::vector<std::size_t> rows_in(const std::vector<Row>& rows, Candidates::Order
     std::map<std::vector<int>, int> counts;
     std::erase_if(found, [&](std::size_t row) {
         std::vector<int> key{rows[row].ranks};
-        for (const Rated* rated : rows[row].rated) key.push_back(groups_of(*rated));
+        // Fast choices of a section may leave no room for more micro-batches.
+        for (const Rated* rated : rows[row].rated) {
+            key.push_back(groups_of(*rated));
+            key.push_back(octave_of(rated->windows));
+        }
         return ++counts[std::move(key)] > kBest;
     });
     return found;
@@ -281,6 +342,17 @@ bool edges_fit(const graph::SectionGraph& graph, const Partition& partition,
         }
     }
     return true;
+}
+
+/// Estimates how long a section waits for those that it feeds, all of its micro-batches together. Each is in
+/// flight until the other section has worked on its samples: until their backward, where both are trained.
+double exchange_seconds(const Rated& from, const Rated& to, bool gradient) {
+    const auto samples = [](const Rated& r) {
+        return static_cast<double>(r.choice.micro_batch) * static_cast<double>(groups_of(r));
+    };
+    const double each = std::max(1.0, samples(from) / samples(to)),  // micro-batches for one of the first
+        task_s = to.mean_s / to.micro_batches;
+    return rounds_of(from) * (gradient ? to.chain_s + (each - 1) * task_s : each * task_s / 2);
 }
 
 /// Returns the candidate of these rows.
@@ -308,6 +380,13 @@ Candidate joined(const graph::SectionGraph& graph, const Partition& partition,
     }
     // The set that takes longest waits for a micro-batch of the others at its beginning and end.
     made.likely_s += chains_s - chain_of_longest_s;
+    double waits_s = 0;
+    for (const graph::Edge& e : graph.edges) {
+        const auto from = static_cast<std::size_t>(e.from), to = static_cast<std::size_t>(e.to);
+        if (made.host_of[from] != made.host_of[to])
+            waits_s = std::max(waits_s, exchange_seconds(*made.rated[from], *made.rated[to], e.gradient));
+    }
+    made.likely_s += waits_s;
     return made;
 }
 
@@ -333,7 +412,7 @@ Candidates::Candidates(const graph::SectionGraph& graph, const Layouts& layouts,
 /// Combinations of a row with those of the other sets that came before it: each combination is made at the
 /// last of its rows.
 struct Candidates::Extension {
-    static constexpr std::size_t kMostVisits = 1 << 15;
+    static constexpr std::size_t kMostVisits = 1 << 12;
     const Partition& partition;
     const std::vector<Open>& open;
     const Event& event;
@@ -400,6 +479,8 @@ void Candidates::extend(Extension& extension, std::size_t set, int ranks) {
 std::vector<Candidate> neighbours_of(const graph::SectionGraph& graph, const Layouts& layouts,
                                      const Candidate& candidate, std::size_t most) {
     std::vector<Candidate> found;
+    // By candidate: the set that differs, and what may make it faster than it seems.
+    std::vector<std::array<int, 3>> kinds;
     for (const Partition& partition : layouts.partitions) {
         // The rows of the candidate, in the partition that it has.
         std::vector<Row> present(partition.sets.size());
@@ -426,16 +507,31 @@ std::vector<Candidate> neighbours_of(const graph::SectionGraph& graph, const Lay
                 if (differ != 1 || candidate.ranks - of_candidate->ranks + row.ranks > layouts.ranks)
                     continue;
                 rows[k] = &row;
-                if (edges_fit(graph, partition, rows, k))
-                    found.push_back(joined(graph, partition, rows, static_cast<std::int64_t>(found.size())));
+                if (!edges_fit(graph, partition, rows, k)) continue;
+                found.push_back(joined(graph, partition, rows, static_cast<std::int64_t>(found.size())));
+                const Rated* changed = row.rated.front();
+                for (std::size_t i = 0; i < row.rated.size(); ++i)
+                    if (row.rated[i] != of_candidate->rated[i]) changed = row.rated[i];
+                kinds.push_back(
+                    {static_cast<int>(k), octave_of(changed->windows), changed->choice.micro_batch});
             }
             rows[k] = of_candidate;
         }
     }
-    std::stable_sort(found.begin(), found.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.likely_s < b.likely_s; });
-    found.resize(std::min(found.size(), most));
-    return found;
+    // Estimates know little of how sections wait for each other, so that the best of each kind come first.
+    std::vector<std::size_t> order(found.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return found[a].likely_s < found[b].likely_s; });
+    std::map<std::array<int, 3>, int> counts;
+    std::vector<int> place(found.size());  // among those of its kind
+    for (const std::size_t i : order) place[i] = counts[kinds[i]]++;
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return place[a] < place[b]; });
+    order.resize(std::min(order.size(), most));
+    std::vector<Candidate> best;
+    for (const std::size_t i : order) best.push_back(std::move(found[i]));
+    return best;
 }
 
 }  // namespace maestro::plan

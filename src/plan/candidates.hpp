@@ -37,8 +37,9 @@ struct Layouts {
     double count = 0;           ///< of the combinations of rows that fit the ranks
     double left_out_s = kNone;  ///< no plan that was left out, because there are too many, has a shorter step
 };
-/// Of more than four sections each by itself, one pair that an edge joins, all together, or as in the deck.
-/// `one_layout`: all sections on the same ranks, in one layout. The ratings must outlive the result.
+/// Of more than four sections each by itself, one pair that an edge joins, all sections that edges of one
+/// kind or of any kind join, all together, or as in the deck. `one_layout`: all sections on the same ranks,
+/// in one layout. The ratings must outlive the result.
 Layouts layouts_of(const Subject& subject, const Ratings& ratings, int ranks, bool one_layout);
 
 /// Choices of all sections, and by what they are compared.
@@ -54,8 +55,8 @@ struct Candidate {
 
     std::vector<Choice> choices() const;
 };
-/// Returns the candidates that differ from one in the choice of one section, at most `most` of them, those
-/// with the least likely times.
+/// Returns the candidates that differ from one in the choice of one section, at most `most` of them: those
+/// with the least likely times of each section, micro-batch and number of micro-batches in flight.
 std::vector<Candidate> neighbours_of(const graph::SectionGraph& graph, const Layouts& layouts,
                                      const Candidate& candidate, std::size_t most);
 /// Orders of priority queues, of which the top is the least.

@@ -37,6 +37,19 @@ std::set<int> up_to(int most) {
     return numbers;
 }
 
+/// The numbers of replicas that are tried: above some, those that have much in common with others.
+std::set<int> replicas(int most) {
+    constexpr int kAll = 512;
+    std::set<int> found = up_to(std::min(most, kAll));
+    for (int n = kAll + 1; n <= most; ++n) {
+        int rest = n;
+        for (const int prime : {2, 3, 5, 7, 11, 13})
+            while (rest % prime == 0) rest /= prime;
+        if (rest == 1) found.insert(n);
+    }
+    return found;
+}
+
 /// The degrees of pipelines that are tried.
 std::set<int> depths(int most) {
     std::set<int> depths = up_to(std::min(most, 8));
@@ -110,7 +123,7 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
                         if ((pp == 1 && chunks > 1) || pp * chunks > model.layers || pp > left) continue;
                         if (keeps_stages && (pp != l.pp || chunks != l.chunks)) continue;
                         for (const int dp :
-                             values_of(up_to(left / pp), std::min(l.dp, left / pp), fixed("layout.dp"))) {
+                             values_of(replicas(left / pp), std::min(l.dp, left / pp), fixed("layout.dp"))) {
                             if (fixed("layout.dp") && dp != l.dp) continue;
                             const int stage_ranks = dp * cp * tp;
                             for (const int ep :

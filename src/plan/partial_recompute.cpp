@@ -1,6 +1,7 @@
 #include "plan/partial_recompute.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -68,7 +69,8 @@ private:
         const std::vector<Choice> before = plan.choices;
         std::erase_if(others, [&](const Fitting& other) { return other.plan.choices == before; });
         order_quickly(others, plan);
-        for (std::size_t k = 0; k < others.size() && k < kSimulated; ++k) {
+        const std::size_t most = effort_of(subject_) < 1 ? 1 : kSimulated;
+        for (std::size_t k = 0; k < others.size() && k < most; ++k) {
             if (others[k].plan.bound_s >= plan.step_s * (1 - kShareOfRounding)) continue;
             ++found_.simulated;
             Plan faster = simulated(subject_, std::move(others[k].plan), policy_);
@@ -187,8 +189,10 @@ void recompute_fewer_layers(const Subject& subject, const std::string& policy, F
             return plan.choices == other.choices && plan.host_of == other.host_of;
         });
     };
+    const double tried = std::ceil(effort_of(subject) * static_cast<double>(found.plans.size()));
+    std::size_t count = 0;
     for (Plan& of_search : found.plans) {
-        Plan plan = fewer.improved(of_search);
+        Plan plan = count++ < static_cast<std::size_t>(tried) ? fewer.improved(of_search) : of_search;
         if (!is_new(plan)) plan = std::move(of_search);
         if (!is_new(plan)) continue;
         const auto slower = std::find_if(plans.begin(), plans.end(), [&](const Plan& other) {

@@ -308,9 +308,10 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         recompute_fewer_layers(subject, "fifo", one);
         if (one.plans.front().choices != of_search) add_in_order();
     }
-    constexpr int kFinalists = 5;  // of which it is found out how much they lose where rates are wrong
+    // Of the best plans it is found out how much they lose where rates are wrong.
+    const int finalists = static_cast<int>(std::ceil(5 * effort_of(subject)));
     Limits limits{
-        .ranks = report.ranks, .keep = std::max(line.top, kFinalists), .policy = deck.schedule.policy};
+        .ranks = report.ranks, .keep = std::max(line.top, finalists), .policy = deck.schedule.policy};
     report.found = best_of(subject, ratings, limits, known);
     report.found.simulated += one.simulated;
     if (!report.pays_all && !report.found.plans.empty()) {

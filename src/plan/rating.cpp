@@ -89,7 +89,9 @@ struct StageTimes {
     std::vector<double> seconds;  ///< of each sample of all steps, forward and backward
     double fixed_bytes = 0;       ///< weights and gradients, without masters
     double shared_elements = 0;  ///< trainable ones, of which ranks along dp and cp share masters and moments
-    double saved_bytes = 0;      ///< of a micro-batch of the longest samples
+    double saved_bytes = 0;      ///< of as many micro-batches of the longest samples as must be in flight
+    double window_bytes = 0;     ///< of one such micro-batch
+    double least_windows = 1;    ///< how many must be in flight
     double scratch_bytes = 0;    ///< of such a micro-batch, in the whole section
 };
 
@@ -202,8 +204,10 @@ private:
         const graph::Section& section = subject_.scenario.graph.sections[index()];
         const workload::StageWindows windows = workload::windows_of(
             layout, section.loss, static_cast<int>(stage), subject_.scenario.global_batch);
-        times.saved_bytes += std::max(1, windows.most > 0 ? windows.least : 1) *
-                             measured.costs->saved(measured.longest, layers);
+        times.least_windows = std::max(1, windows.most > 0 ? windows.least : 1);
+        const double saved = measured.costs->saved(measured.longest, layers);
+        times.window_bytes += saved;
+        times.saved_bytes += times.least_windows * saved;
         times.scratch_bytes = static_cast<double>(measured.longest.scratch);
     }
     /// Stages of the same layers, first or last or neither, have the same parameters.
@@ -289,6 +293,8 @@ public:
                 rank.fixed_bytes += stages[k].fixed_bytes;
                 rank.shared_elements += stages[k].shared_elements;
                 rank.saved_bytes += stages[k].saved_bytes;
+                rank.window_bytes += stages[k].window_bytes;
+                rank.least_windows = std::max(rank.least_windows, stages[k].least_windows);
             }
             memory_.push_back(std::move(rank));
         }
@@ -312,6 +318,7 @@ public:
             rated.rank_s += step.all_s * rated.choice.layout.stage_ranks();
             rated.likely_s += least_s + outside(rated.choice, step);
             rated.chain_s += step.all_s / (dp * micro_batches(rated.choice, step));
+            rated.micro_batches += micro_batches(rated.choice, step) / static_cast<double>(steps_.size());
         }
         const workload::Scenario& scenario = subject_.scenario;
         const graph::Layout& layout = rated.choice.layout;
@@ -326,12 +333,18 @@ public:
         mesh.dp = layout.dp;
         const double connections = layout.chunks * subject_.device.libraries.link * workload::links_of(mesh);
         rated.least_bytes = kNone;
+        rated.windows = kNone;
+        const double memory = subject_.device.window_bytes();
         for (const StageTimes& rank : memory_) {
             const double bytes = rank.fixed_bytes + rank.saved_bytes + connections +
                                  shared * rank.shared_elements / copies +
                                  subject_.device.libraries.workspace + subject_.device.libraries.reserve;
             rated.bytes = std::max(rated.bytes, bytes);
             rated.least_bytes = std::min(rated.least_bytes, bytes);
+            if (rank.window_bytes > 0)
+                rated.windows = std::min(
+                    rated.windows, rank.least_windows +
+                                       std::max(0.0, (memory - bytes - scratch_bytes_) / rank.window_bytes));
         }
         rated.likely_bytes = rated.bytes + scratch_bytes_;
         return rated;
@@ -406,6 +419,12 @@ auto shape_of(const Choice& c) {
     return std::tuple(l.tp, l.cp, l.cp_kind, l.ep, l.etp, c.micro_batch);
 }
 
+/// Choices that differ in their recomputation alone.
+auto but_recomputation(const Choice& c) {
+    const graph::Layout& l = c.layout;
+    return std::tuple(l.tp, l.cp, l.cp_kind, l.ep, l.etp, c.micro_batch, l.pp, l.chunks, l.dp);
+}
+
 /// Rates the choices of a section.
 class Rating {
 public:
@@ -427,20 +446,33 @@ public:
         for (const Choice& choice : choices_)
             if (choice.recompute == least_recompute_ && !is_hopeless(choice)) rate(choice);
     }
-    /// Rates the others, but for shapes whose choices take longer than `limit_s` without recomputation.
-    /// Returns the least time of all that are left out.
-    double rate_others(double limit_s) {
-        double left_out_s = left_out_s_;
+    /// Rates the others, but for those that take longer than `limit_s` without recomputation, and those that
+    /// need little memory without it.
+    void rate_others(double limit_s) {
         for (const Choice& choice : choices_) {
             if (choice.recompute == least_recompute_) continue;
-            const auto least = least_s_.find(shape_of(choice));
-            if (least == least_s_.end()) continue;
-            if (least->second > limit_s)
-                left_out_s = std::min(left_out_s, least->second);
+            const auto fastest = fastest_.find(but_recomputation(choice));
+            if (fastest == fastest_.end()) continue;
+            const Fastest& least = fastest->second;
+            if (least.busiest_s > limit_s || (ranks_ > kFewRanks && least.is_small))
+                left_out_.push_back(least);
             else
                 rate(choice);
         }
-        return left_out_s;
+    }
+    /// The least work of all ranks of any choice together.
+    double rank_s() const {
+        double least_s = kNone;
+        for (const auto& [shape, seconds] : rank_s_) least_s = std::min(least_s, seconds);
+        return least_s;
+    }
+    /// No plan with a choice that was left out has shorter steps. `others_s`: the least work of all ranks of
+    /// the other sections.
+    double left_out_s(double others_s) const {
+        double least_s = kNone;
+        for (const Fastest& choice : left_out_)
+            least_s = std::min(least_s, std::max(choice.busiest_s, (choice.rank_s + others_s) / ranks_));
+        return least_s;
     }
     /// The least likely time of a choice that fits so far. Infinite where none does.
     double likely_s() const { return least_likely_s_; }
@@ -453,11 +485,17 @@ public:
     const Rated& smallest() const { return smallest_; }
 
 private:
+    static constexpr int kFewRanks = 32;  // on which all choices are rated in little time
+
+    /// What a choice takes with the least recomputation.
+    struct Fastest {
+        double busiest_s = 0, rank_s = 0;  ///< as of Rated
+        bool is_small = false;             ///< as many sections as there are fit on one rank so
+    };
     /// Whether the choice shares sequences among so many ranks that it takes far more than others: a sequence
     /// takes twice as many ranks no less work together.
     bool is_hopeless(const Choice& choice) {
         constexpr double kHopeless = 4;
-        constexpr int kFewRanks = 32;  // on which all choices are rated in little time
         if (ranks_ <= kFewRanks || choice.layout.cp == 1 || least_likely_s_ == kNone) return false;
         Choice half = choice;
         half.layout.cp /= 2;
@@ -467,8 +505,12 @@ private:
         const double least_s = known->second / ranks_;
         if (least_s <= kHopeless * least_likely_s_) return false;
         rank_s_.try_emplace(shape_of(choice), known->second);
-        left_out_s_ = std::min(left_out_s_, least_s);
+        left_out_.push_back({.rank_s = known->second});
         return true;
+    }
+
+    double small_bytes() const {
+        return most_memory(subject_.device) / static_cast<double>(subject_.scenario.graph.sections.size());
     }
 
     void rate(const Choice& choice) {
@@ -482,10 +524,12 @@ private:
         }
         if (!bounds_) return;
         Rated rated = bounds_->with(choice);
-        const auto [least, is_new] = least_s_.try_emplace(shape_of(choice), rated.busiest_s);
-        least->second = std::min(least->second, rated.busiest_s);
         const auto [work, is_first] = rank_s_.try_emplace(shape_of(choice), rated.rank_s);
         work->second = std::min(work->second, rated.rank_s);
+        if (choice.recompute == least_recompute_)
+            fastest_[but_recomputation(choice)] = {.busiest_s = rated.busiest_s,
+                                                   .rank_s = rated.rank_s,
+                                                   .is_small = rated.likely_bytes <= small_bytes()};
         if (rated.bytes < smallest_.bytes) smallest_ = rated;
         if (rated.bytes > most_memory(subject_.device)) return;
         least_likely_s_ = std::min(least_likely_s_, rated.likely_s);
@@ -497,8 +541,10 @@ private:
     std::vector<Choice> choices_;
     Recompute least_recompute_ = Recompute::none;
     Work work_;
-    std::map<decltype(shape_of(Choice())), double> least_s_, rank_s_;
-    double least_likely_s_ = kNone, left_out_s_ = kNone;
+    std::map<decltype(shape_of(Choice())), double> rank_s_;
+    std::map<decltype(but_recomputation(Choice())), Fastest> fastest_;
+    std::vector<Fastest> left_out_;
+    double least_likely_s_ = kNone;
     std::vector<Rated> rated_;
     Rated smallest_ = {};
     Choice last_ = {.layout = {.dp = 0}};
@@ -519,8 +565,11 @@ Ratings rate(const Subject& subject, int ranks, bool all) {
         limit_s += kSlow * sections.back()->likely_s();
     }
     Ratings ratings;
+    double rank_s = 0;
+    for (const std::unique_ptr<Rating>& section : sections) rank_s += section->rank_s();
     for (const std::unique_ptr<Rating>& section : sections) {
-        ratings.left_out_s = std::min(ratings.left_out_s, section->rate_others(all ? kNone : limit_s));
+        section->rate_others(all ? kNone : limit_s);
+        ratings.left_out_s = std::min(ratings.left_out_s, section->left_out_s(rank_s - section->rank_s()));
         ratings.smallest.push_back(section->smallest());
         ratings.sections.push_back(section->take());
     }

@@ -73,7 +73,10 @@ struct Rated {
     /// empty, and with sums of gradients, updates and gathers of weights that no task hides. Sum over the
     /// steps, as are the others.
     double likely_s = 0;
-    double chain_s = 0;       ///< a micro-batch of mean length in all stages, one after another
+    double chain_s = 0;        ///< a micro-batch of mean length in all stages, one after another
+    double micro_batches = 0;  ///< of a replica in a step, on average
+    /// How many of these are in flight at most, on the pipeline rank that has room for the fewest.
+    double windows = 1;
     double bytes = 0;         ///< memory of the fullest rank, libraries included
     double least_bytes = 0;   ///< the same of the pipeline rank that needs least
     double likely_bytes = 0;  ///< an estimate of `bytes` with scratch memory

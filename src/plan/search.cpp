@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "graph/grid.hpp"
 #include "plan/bound.hpp"
 
 namespace maestro::plan {
@@ -19,12 +20,30 @@ constexpr double kRounding = 1e-9;
 /// As many likely candidates may be looked at for each that fits into memory.
 constexpr std::size_t kLookedAt = 8;
 
+/// The samples of all steps, for each section.
+double work_of(const Subject& subject) {
+    double samples = 0;
+    for (const std::vector<std::int64_t>& ids : subject.steps) samples += static_cast<double>(ids.size());
+    return samples * static_cast<double>(subject.scenario.graph.sections.size());
+}
+
+/// Returns how many plans are looked at.
+Limits within_effort(Limits limits, const Subject& subject) {
+    constexpr double kAll = 3 << 20;  // work_of() all plans that are looked at for a proof
+    constexpr int kLeast = 8;
+    const double share = effort_of(subject);
+    for (int* const count : {&limits.likely, &limits.some, &limits.neighbours})
+        *count = std::max(std::min(*count, kLeast), static_cast<int>(*count * share));
+    limits.bounded = std::min(limits.bounded, static_cast<int>(kAll / work_of(subject)));
+    return limits;
+}
+
 class Search {
 public:
     Search(const Subject& subject, const Ratings& ratings, const Limits& limits)
         : subject_(subject),
           ratings_(ratings),
-          limits_(limits),
+          limits_(within_effort(limits, subject)),
           quick_(limits.policy == "wavefront" ? "lpt" : limits.policy),
           layouts_(layouts_of(subject, ratings, limits.ranks, limits.one_layout)),
           balance_(subject) {
@@ -35,8 +54,7 @@ public:
     Found run(std::vector<Plan> known) {
         for (Plan& plan : known) {
             if (plan.ranks > limits_.ranks) continue;
-            if (const std::optional<Candidate> candidate = candidate_of(plan))
-                remember(*candidate, plan.step_s);
+            if (const std::optional<Candidate> candidate = candidate_of(plan)) remember(*candidate, plan);
             keep(std::move(plan));
         }
         std::vector<Candidate> faster;
@@ -109,6 +127,7 @@ private:
             if (std::string shortage = workload::shortage(memory, scenario.graph, subject_.device);
                 !shortage.empty()) {
                 lacks(memory, scenario.graph, std::move(shortage));
+                remember_unfit(candidate, memory, scenario.graph);
                 return {};
             }
             for (std::size_t k = 0; k < subject_.steps.size(); ++k) {
@@ -130,6 +149,26 @@ private:
         found_.shortage = std::move(shortage);
     }
 
+    /// The choices of the sections that share ranks with a section.
+    static std::vector<const Rated*> set_of(const Candidate& candidate, std::size_t section) {
+        std::vector<const Rated*> set;
+        for (std::size_t s = 0; s < candidate.rated.size(); ++s)
+            if (candidate.host_of[s] == candidate.host_of[section]) set.push_back(candidate.rated[s]);
+        return set;
+    }
+    /// Remembers the choices on the fullest rank, which need too much memory with nearly any others.
+    void remember_unfit(const Candidate& candidate, const workload::MemoryPlan& memory,
+                        const graph::SectionGraph& of) {
+        const int rank = workload::max_memory_rank(memory, of);
+        for (std::size_t s = 0; s < of.sections.size(); ++s)
+            if (graph::holds(of.sections[s], rank)) unfit_.insert(set_of(candidate, s));
+    }
+    bool is_likely_unfit(const Candidate& candidate) const {
+        for (std::size_t s = 0; s < candidate.rated.size(); ++s)
+            if (unfit_.contains(set_of(candidate, s))) return true;
+        return false;
+    }
+
     /// Estimates its time: that of a wavefront is mostly about half way between the bound and a quick order,
     /// of which the first step is simulated.
     void order_quickly(Candidate& candidate, const Refined& refined) {
@@ -148,19 +187,21 @@ private:
                                    .bound_s = candidate.bound_s,
                                    .scenario = scenario_of(candidate)},
                               limits_.policy);
-        remember(candidate, plan.step_s);
+        remember(candidate, plan);
         keep(std::move(plan));
     }
 
-    /// Keeps it where it is the fastest of its colocation so far.
-    void remember(const Candidate& candidate, double step_s) {
+    /// Keeps it where it is the fastest of its colocation so far. Of plans whose steps end with the same
+    /// section, that one is better in which the others end earlier.
+    void remember(const Candidate& candidate, const Plan& plan) {
         const auto of_sets = std::find_if(best_of_.begin(), best_of_.end(), [&](const Simulated& best) {
             return best.candidate.host_of == candidate.host_of;
         });
+        const Simulated simulated{candidate, plan.step_s, plan.ends_s};
         if (of_sets == best_of_.end())
-            best_of_.push_back({candidate, step_s});
-        else if (step_s < of_sets->step_s)
-            *of_sets = {candidate, step_s};
+            best_of_.push_back(simulated);
+        else if (simulated.is_better(*of_sets))
+            *of_sets = simulated;
         std::stable_sort(best_of_.begin(), best_of_.end(),
                          [](const Simulated& a, const Simulated& b) { return a.step_s < b.step_s; });
     }
@@ -214,15 +255,26 @@ private:
             return std::tie(a.likely_s, a.number) < std::tie(b.likely_s, b.number);
         };
         const auto most = static_cast<std::size_t>(limits_.likely);
-        std::vector<Candidate> made;
-        while (made.size() < kLookedAt * most && likely.next_s() < kNone) {
-            const auto first = static_cast<std::ptrdiff_t>(made.size());
-            likely.next(made, kOfEach);
-            std::sort(made.begin() + first, made.end(), by_likely);
-            made.resize(std::min(made.size(), static_cast<std::size_t>(first) + kTaken));
+        for (int left = static_cast<int>(kLookedAt * most);
+             left > 0 && waiting_.size() < most && likely.next_s() < kNone;) {
+            std::vector<Candidate> made;
+            while (made.size() < most && likely.next_s() < kNone) {
+                const auto first = static_cast<std::ptrdiff_t>(made.size());
+                likely.next(made, kOfEach);
+                made.erase(std::remove_if(made.begin() + first, made.end(),
+                                          [&](const Candidate& c) { return is_likely_unfit(c); }),
+                           made.end());
+                std::sort(made.begin() + first, made.end(), by_likely);
+                made.resize(std::min(made.size(), static_cast<std::size_t>(first) + kTaken));
+            }
+            std::sort(made.begin(), made.end(), by_likely);
+            for (Candidate& candidate : made) {
+                if (waiting_.size() >= most) break;
+                if (is_likely_unfit(candidate)) continue;
+                consider(std::move(candidate));
+                --left;
+            }
         }
-        std::sort(made.begin(), made.end(), by_likely);
-        for (std::size_t k = 0; k < made.size() && waiting_.size() < most; ++k) consider(std::move(made[k]));
         simulate_first();
     }
 
@@ -244,19 +296,20 @@ private:
     /// Changes the choice of one section at a time, as long as that makes the best plan of this colocation
     /// faster.
     void improve(const std::vector<int>& host_of, int most_simulated) {
-        constexpr std::size_t kNeighbours = 48;
-        constexpr int kSimulated = 6;
+        constexpr int kSimulated = 10;
         const auto best = [&]() -> const Simulated& {
             return *std::find_if(best_of_.begin(), best_of_.end(), [&](const Simulated& simulated) {
                 return simulated.candidate.host_of == host_of;
             });
         };
-        for (double before_s = kNone; best().step_s < before_s && found_.simulated < most_simulated;) {
-            before_s = best().step_s;
-            const Candidate from = best().candidate;
+        for (std::optional<Simulated> before;
+             (!before || best().is_better(*before)) && found_.simulated < most_simulated;) {
+            before = best();
+            const Candidate from = before->candidate;
             ByExpected others;
             std::swap(others, waiting_);
-            for (Candidate& neighbour : neighbours_of(graph(), layouts_, from, kNeighbours))
+            for (Candidate& neighbour :
+                 neighbours_of(graph(), layouts_, from, static_cast<std::size_t>(limits_.neighbours)))
                 consider(std::move(neighbour));
             simulate_waiting(std::min(most_simulated, found_.simulated + kSimulated));
             for (; !others.empty(); others.pop()) waiting_.push(others.top());
@@ -316,7 +369,7 @@ private:
     using Layout = std::pair<std::vector<const Rated*>, std::vector<int>>;
     const Subject& subject_;
     const Ratings& ratings_;
-    const Limits& limits_;
+    const Limits limits_;
     std::string quick_;  ///< the policy
     Layouts layouts_;
     Balance balance_;
@@ -325,13 +378,23 @@ private:
     /// The fastest of those that were simulated here, by the sections that share ranks; the fastest first.
     struct Simulated {
         Candidate candidate;
-        double step_s = 0;
+        double step_s = 0, ends_s = 0;  ///< as of Plan
+        bool is_better(const Simulated& than) const {
+            if (step_s < than.step_s * (1 - kRounding)) return true;
+            return step_s < than.step_s * (1 + kRounding) && ends_s < than.ends_s * (1 - kRounding);
+        }
     };
     std::vector<Simulated> best_of_;
+    std::set<std::vector<const Rated*>> unfit_;  ///< choices on the same ranks that did not fit into memory
     std::set<Layout> seen_;
 };
 
 }  // namespace
+
+double effort_of(const Subject& subject) {
+    constexpr double kFull = 1 << 11;  // work_of() that is worth the full effort
+    return std::min(1.0, kFull / work_of(subject));
+}
 
 Found search(const Subject& subject, const Ratings& ratings, const Limits& limits, std::vector<Plan> known) {
     return Search(subject, ratings, limits).run(std::move(known));

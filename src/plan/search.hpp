@@ -33,17 +33,22 @@ struct Found {
 };
 
 struct Limits {
-    int ranks = 1;        ///< of the plan, at most
-    int keep = 1;         ///< plans that are returned
-    bool all = false;     ///< simulates and returns every plan that fits
-    int simulated = 100;  ///< plans that are simulated at most
-    int bounded = 6000;   ///< plans that are looked at in the order of their bounds, if there are no more
-    int likely = 96;      ///< plans that are looked at before, in the order of their likely times
-    int some = 48;        ///< of these, and of others where there are too many, as many are simulated
+    int ranks = 1;         ///< of the plan, at most
+    int keep = 1;          ///< plans that are returned
+    bool all = false;      ///< simulates and returns every plan that fits
+    int simulated = 100;   ///< plans that are simulated at most
+    int bounded = 6000;    ///< plans that are looked at in the order of their bounds, if there are no more
+    int likely = 96;       ///< plans that are looked at before, in the order of their likely times
+    int some = 48;         ///< of these, and of others where there are too many, as many are simulated
+    int neighbours = 128;  ///< plans that are looked at for each improvement of one
     std::string policy = "wavefront";
     bool one_layout = false;  ///< all sections on all ranks in one layout, as a framework without sections
 };
-/// Searches the plans of these ratings. `known`: plans that were simulated before, which count as found.
+/// The share of the usual effort that a search may take, because steps with thousands of samples take long to
+/// estimate and to order: at most 1.
+double effort_of(const Subject& subject);
+/// Searches the plans of these ratings; fewer of them where a step has thousands of samples. `known`: plans
+/// that were simulated before, which count as found.
 Found search(const Subject& subject, const Ratings& ratings, const Limits& limits,
              std::vector<Plan> known = {});
 

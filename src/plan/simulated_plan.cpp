@@ -1,6 +1,7 @@
 #include "plan/simulated_plan.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.hpp"
@@ -33,11 +34,15 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
     plan.end_share += std::max(0.0, seconds - timeline.makespan_s);  // seconds until all steps are added
     plan.tokens += step.tokens;
     plan.busy.resize(graph.sections.size(), 0.0);
+    std::vector<double> ends_s(graph.sections.size(), 0.0);
     for (const schedule::TimedTask& t : timeline.tasks) {
         const int section = graph.stages[t.task.stage].section;
+        double& end_s = ends_s[static_cast<std::size_t>(section)];
+        end_s = std::max(end_s, t.end_s);
         plan.busy[static_cast<std::size_t>(section)] +=
             (t.end_s - t.start_s) / graph.sections[section].lanes();
     }
+    plan.ends_s += std::accumulate(ends_s.begin(), ends_s.end(), 0.0);
     if (k > 0) return;
     const int critical = schedule::critical_stage(step.problem);
     plan.critical = graph.section_of(critical).name;
@@ -61,7 +66,7 @@ double seconds_of_step(const Subject& subject, const graph::SectionGraph& graph,
 }
 
 Plan simulated(const Subject& subject, Plan plan, const std::string& policy) {
-    plan.step_s = plan.tokens = plan.end_share = 0;
+    plan.step_s = plan.ends_s = plan.tokens = plan.end_share = 0;
     plan.windows.clear();
     plan.busy.clear();
     for (std::size_t k = 0; k < subject.steps.size(); ++k) simulate_step(subject, plan, k, policy);

@@ -19,6 +19,7 @@ struct Plan {
     int ranks = 0;
     double bound_s = 0;               ///< no step of the plan is shorter; sum over the steps
     double step_s = 0;                ///< sum over the steps
+    double ends_s = 0;                ///< when the last task of each section ends, summed over all of them
     double tokens = 0;                ///< over the steps
     std::vector<int> windows = {};    ///< by stage
     std::vector<double> memory = {};  ///< bytes of the fullest rank of each section
