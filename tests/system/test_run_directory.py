@@ -199,11 +199,12 @@ def test_an_ordered_stop_saves_whatever_the_deck_says(workspace):
 
 
 def test_a_run_that_diverges_keeps_its_best_checkpoint_and_says_so(workspace):
-    """Once, in the log: the checkpoint is among the newest when it is found to be the best."""
-    values = [*TWO_RANKS, "train.steps=14", "checkpoint.every=1", "optimizer.learning_rate=1", "optimizer.warmup_steps=0"]
+    """Once, in the log: the checkpoint is among the newest when it is found to be the best. Later than in the first steps, in which the
+    loss only grows, rounding decides which losses are low by chance."""
+    values = [*TWO_RANKS, "train.steps=6", "checkpoint.every=1", "optimizer.learning_rate=1", "optimizer.warmup_steps=0"]
     log = workspace.train(2, VLM, "run", values).stdout
     noted = re.findall(r"step-(\d+) stays besides the newest 2", log)
-    assert noted and len(set(noted)) == len(noted) and names(workspace, "run") == ["LATEST", f"step-{noted[-1]}", "step-000013", "step-000014"]
+    assert noted and len(set(noted)) == len(noted) and names(workspace, "run") == ["LATEST", f"step-{noted[-1]}", "step-000005", "step-000006"]
 
 
 def test_a_dry_run_lists_every_rank_and_leaves_nothing(workspace):
