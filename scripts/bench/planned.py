@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 from emulated import samples
 from memory import LINE
-from runs import BINARY, ROOT, call, mpirun, settings, simulate, train
+from runs import BINARY, ROOT, call, mpirun, plan, planned_values, simulate, train, words_of_layout
 
 H100 = "inputs/clusters/h100.toml"
 CPUS = "inputs/clusters/this_machine.toml"
@@ -64,25 +64,8 @@ BIAS = [
 ]
 
 
-def plan(deck, cluster, ranks, out, values=(), fixed=(), *options):
-    """Returns the JSON object of `maestro plan`, which writes `out`."""
-    fix = [word for key in fixed for word in ("--fix", key)]
-    command = [BINARY, "plan", deck, "--cluster", cluster, "--ranks", str(ranks), "--out", out, *fix, *options, *settings(values)]
-    return json.loads(call(command).splitlines()[-1])
-
-
 def dry_run(deck, cluster):
     return json.loads(call([BINARY, "train", deck, "--dry-run", "--json", "--cluster", cluster]).splitlines()[-1])
-
-
-def words(layout):
-    """The keys of a plan that are not the default, in short."""
-    usual = {"tp": 1, "cp": 1, "pp": 1, "chunks": 1, "ep": 1, "etp": 1}
-    parts = []
-    for name, keys in layout.items():
-        degrees = " ".join(f"{key} {value}" for key, value in keys.items() if key in ("dp", *usual) and usual.get(key) != value)
-        parts.append(f"{name} {degrees} mb {keys['micro_batch']} {keys['recompute']}" + (" colocated" if keys.get("colocate_with") else ""))
-    return "; ".join(parts)
 
 
 def written(options):
@@ -131,7 +114,7 @@ def memory(options):
         for rank, planned, buffers, allocated, *_ in (map(float, line) for line in LINE.findall((ROOT / run / "log.txt").read_text())):
             promised = facts["placement"][int(rank)]["memory_bytes"]
             print(f"{name:14}{best['ranks']:6}{rank:5.0f}{promised / 1e6:12.1f}{planned * 2**20 / promised:15.4f}{buffers / allocated:30.4f}"
-                  f"{'equal' if same else 'DIFFER':>9}{difference:18.1e}   {words(best['layout'])}", flush=True)
+                  f"{'equal' if same else 'DIFFER':>9}{difference:18.1e}   {words_of_layout(best['layout'])}", flush=True)
 
 
 def simulated_steps(deck, options):
@@ -154,7 +137,7 @@ def emulate(deck, found, options, seconds, output):
     work = sum(stage["work_s"] * found["layout"][name]["dp"] for step in steps[1:] for name, section in step["sections"].items()
                for stage in section.get("stages", [section]))
     print(f"{found['ranks']:6}{predicted[1:].mean():18.5f}{measured[1:].mean():11.5f}{measured[1:].sum() / predicted[1:].sum():8.4f}"
-          f"{ratios[np.abs(ratios - 1).argmax()]:12.4f}{worked / work:13.4f}   {words(found['layout'])}", flush=True)
+          f"{ratios[np.abs(ratios - 1).argmax()]:12.4f}{worked / work:13.4f}   {words_of_layout(found['layout'])}", flush=True)
     return measured[1:].sum(), measured[1:].sum() / predicted[1:].sum()
 
 
@@ -178,13 +161,10 @@ def emulated(options):
     best = plan(VLM, H100, 64, f"{options.output}/best.toml", [data], (), "--top", str(options.top))["plans"]
     simulated = []
     for number, found in enumerate(best):
-        keys = {f"section.{section}.{key if key in ('micro_batch', 'recompute', 'colocate_with') else 'layout.' + key}": value
-                for section, layout in found["layout"].items() for key, value in layout.items() if key != "window"}
-        keys.update({f"section.{section}.window": 0 for section in found["layout"]})
         deck = f"{options.output}/emulated-{number}.toml"
-        again = plan(VLM, H100, found["ranks"], deck, [data, *(f"{key}={value}" for key, value in keys.items())], ["section"])["plans"][0]
+        again = plan(VLM, H100, found["ranks"], deck, [data, *planned_values(found["layout"])], ["section"])["plans"][0]
         if again["step_s"] != found["step_s"]:
-            sys.exit(f"written by itself, the plan takes {again['step_s']} s, not {found['step_s']}: {words(found['layout'])}")
+            sys.exit(f"written by itself, the plan takes {again['step_s']} s, not {found['step_s']}: {words_of_layout(found['layout'])}")
         # A plan is chosen by its first steps, one of 256 samples. Those that are emulated have other samples.
         simulated.append((sum(step["step_s"] for step in simulated_steps(deck, options)[1:]), number, found))
     simulated.sort(key=lambda each: each[:2])

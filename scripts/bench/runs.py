@@ -35,6 +35,32 @@ def simulate(deck, values, *options):
     return json.loads(call([BINARY, "simulate", deck, *map(str, options), *settings(values)]).splitlines()[-1])
 
 
+def plan(deck, cluster, ranks, out, values=(), fixed=(), *options):
+    """Returns the JSON object of `maestro plan`, which writes `out`. `fixed`: keys that keep the deck's values."""
+    fix = [word for key in fixed for word in ("--fix", key)]
+    command = [BINARY, "plan", deck, "--cluster", cluster, "--ranks", str(ranks), "--out", out, *fix, *options, *settings(values)]
+    return json.loads(call(command).splitlines()[-1])
+
+
+def planned_values(layout):
+    """The values of --set of a plan's layout. Windows stay open, and are chosen from the memory as they were."""
+    of_section = ("micro_batch", "recompute", "recompute_layers", "colocate_with", "window")  # the other keys are of its layout
+    values = []
+    for section, keys in layout.items():
+        for key, value in {"colocate_with": "", **keys, "window": 0}.items():
+            values.append(f"section.{section}.{'' if key in of_section else 'layout.'}{key}={value}")
+    return values
+
+
+def words_of_layout(layout):
+    """A plan's layout in short, without degrees of 1."""
+    parts = []
+    for section, keys in layout.items():
+        degrees = " ".join(f"{key} {keys[key]}" for key in ("dp", "tp", "cp", "pp", "chunks", "ep", "etp") if key == "dp" or keys[key] != 1)
+        parts.append(f"{section} {degrees} mb {keys['micro_batch']} {keys['recompute']}" + (" colocated" if keys.get("colocate_with") else ""))
+    return "; ".join(parts)
+
+
 def train(ranks, deck, output, values, *, options=(), before=(), fresh=True):
     """Trains into `output` and returns the columns of /steps and /timeline by name."""
     output = pathlib.Path(output)

@@ -13,7 +13,7 @@ import pathlib
 import subprocess
 
 import numpy as np
-from runs import BINARY, ROOT, call, mpirun, settings, train
+from runs import BINARY, ROOT, mpirun, plan, planned_values, settings, train, words_of_layout
 
 DECKS = {  # settings, and sections with experts
     "vlm_glyphs": ([], ()),
@@ -70,30 +70,24 @@ class Trained:
         return min(self.steps)
 
 
-def describe(layout):
-    return "; ".join(f"{name} " + " ".join(f"{key} {value}" for key, value in of.items() if key in ("dp", "tp", "cp", "pp", "ep", "colocate_with") and value != 1) for name, of in layout.items())
-
-
 def compare(name, ranks, output):
     more, experts = DECKS[name]
     deck, cluster = f"inputs/{name}.toml", f"{output}/{name}.cluster.toml"
     sections = [line.split('"')[1] for line in (ROOT / deck).read_text().split("[[section]]", 1)[1].splitlines() if line.startswith("name = ")]
     mpirun(ranks, "calibrate", "--deck", deck, *settings(more), "--out", cluster)
-    fixed = [word for section in sections for key in ("micro_batch", "recompute") for word in ("--fix", f"section.{section}.{key}")]
+    fixed = ["train.recompute", *(f"section.{section}.{key}" for section in sections for key in ("micro_batch", "recompute"))]
     chosen = f"{output}/{name}.toml"
-    words = [BINARY, "plan", deck, "--cluster", cluster, "--ranks", str(ranks), "--top", "5", "--out", chosen, *fixed, "--fix", "train.recompute", *settings(more)]
-    plans = json.loads(call(words).splitlines()[-1])["plans"]
-    print(f"{deck}, {ranks} ranks; chosen: {describe(plans[0]['layout'])}, {plans[0]['step_s']:.4f} s", flush=True)
+    plans = plan(deck, cluster, ranks, chosen, more, fixed, "--top", "5")["plans"]
+    print(f"{deck}, {ranks} ranks; chosen: {words_of_layout(plans[0]['layout'])}, {plans[0]['step_s']:.4f} s", flush=True)
     trained = {"chosen": (Trained(chosen, plans[0]["ranks"], f"{output}/run", []), plans[0]["step_s"])}
     if ranks == 2:
         for layout, values in layouts_of(sections, experts):
             if (seconds := predicted(deck, cluster, [*more, *values])) is not None:
                 trained[layout] = (Trained(deck, 2, f"{output}/run", [*more, *values]), seconds)
     else:
-        for k, plan in enumerate(plans[1:], 2):
-            values = [f"section.{section}.{key if key in ('colocate_with', 'micro_batch', 'recompute', 'window') else 'layout.' + key}={value}" for section, of in plan["layout"].items() for key, value in of.items()]
-            values += [f"section.{section}.colocate_with=" for section, of in plan["layout"].items() if "colocate_with" not in of]
-            trained[f"plan {k}"] = (Trained(deck, plan["ranks"], f"{output}/run", [*more, *values]), plan["step_s"])
+        for k, other in enumerate(plans[1:], 2):
+            run = Trained(deck, other["ranks"], f"{output}/run", [*more, *planned_values(other["layout"])])
+            trained[f"plan {k}"] = (run, other["step_s"])
     fastest = min(run.seconds() for run, _ in trained.values())
     for _ in range(2):
         for run, _ in trained.values():

@@ -16,8 +16,6 @@ namespace maestro::plan {
 
 namespace {
 
-/// Times that are the same but for rounding.
-constexpr double kShareOfRounding = 1e-9;
 /// Of each section of a plan, as many others are simulated at most.
 constexpr std::size_t kSimulated = 2;
 
@@ -71,10 +69,10 @@ private:
         order_quickly(others, plan);
         const std::size_t most = effort_of(subject_) < 1 ? 1 : kSimulated;
         for (std::size_t k = 0; k < others.size() && k < most; ++k) {
-            if (others[k].plan.bound_s >= plan.step_s * (1 - kShareOfRounding)) continue;
+            if (others[k].plan.bound_s >= plan.step_s * (1 - kRounding)) continue;
             ++found_.simulated;
             Plan faster = simulated(subject_, std::move(others[k].plan), policy_);
-            if (faster.step_s < plan.step_s * (1 - kShareOfRounding)) plan = std::move(faster);
+            if (faster.step_s < plan.step_s * (1 - kRounding)) plan = std::move(faster);
         }
         return plan;
     }
@@ -83,7 +81,7 @@ private:
     /// Those that cannot be faster than `plan` are left out.
     void order_quickly(std::vector<Fitting>& others, const Plan& plan) {
         if (others.empty()) return;
-        const std::string quick = policy_ == "wavefront" ? "lpt" : policy_;
+        const std::string quick = quick_policy(policy_);
         const auto quick_s = [&](const workload::StepEstimate& step, const Plan& of) {
             return seconds_of_step(subject_, of.scenario.graph, step, 0, quick);
         };
@@ -94,10 +92,10 @@ private:
                 other.plan.bound_s += bound_of(step, other.plan.scenario.graph);
                 if (k == 0) other.quick_s = quick_s(step, other.plan);
             }
-            other.plan.bound_s *= 1 - kShareOfRounding;
+            other.plan.bound_s *= 1 - kRounding;
         }
         std::erase_if(others, [&](const Fitting& other) {
-            return other.plan.bound_s >= plan.step_s * (1 - kShareOfRounding);
+            return other.plan.bound_s >= plan.step_s * (1 - kRounding);
         });
         std::stable_sort(others.begin(), others.end(),
                          [](const Fitting& a, const Fitting& b) { return a.quick_s < b.quick_s; });
@@ -184,25 +182,15 @@ void recompute_fewer_layers(const Subject& subject, const std::string& policy, F
     if (found.plans.empty()) return;
     FewerLayers fewer(subject, policy, found);
     std::vector<Plan> plans;
-    const auto is_new = [&](const Plan& plan) {
-        return std::none_of(plans.begin(), plans.end(), [&](const Plan& other) {
-            return plan.choices == other.choices && plan.host_of == other.host_of;
-        });
-    };
     const double tried = std::ceil(effort_of(subject) * static_cast<double>(found.plans.size()));
     std::size_t count = 0;
     for (Plan& of_search : found.plans) {
         Plan plan = count++ < static_cast<std::size_t>(tried) ? fewer.improved(of_search) : of_search;
-        if (!is_new(plan)) plan = std::move(of_search);
-        if (!is_new(plan)) continue;
-        const auto slower = std::find_if(plans.begin(), plans.end(), [&](const Plan& other) {
-            return plan.step_s < other.step_s * (1 - kShareOfRounding);
-        });
-        plans.insert(slower, std::move(plan));
+        if (!insert(plans, std::move(plan))) insert(plans, std::move(of_search));
     }
     found.plans = std::move(plans);
     const double step_s = found.plans.front().step_s;
-    found.proved = found.proved || found.bound_s >= step_s * (1 - kShareOfRounding);
+    found.proved = found.proved || found.bound_s >= step_s * (1 - kRounding);
     found.bound_s = std::min(found.bound_s, step_s);
 }
 

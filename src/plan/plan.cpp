@@ -328,9 +328,8 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
             if (found.plans.empty()) break;
             report.frontier.push_back(found.plans.front());
             for (Plan& plan : found.plans)
-                if (std::none_of(all.begin(), all.end(), [&](const Plan& other) {
-                        return plan.choices == other.choices && plan.host_of == other.host_of;
-                    }))
+                if (std::none_of(all.begin(), all.end(),
+                                 [&](const Plan& other) { return have_same_choices(plan, other); }))
                     all.push_back(std::move(plan));
         }
         // With idle ranks a plan of fewer than were asked for may be the fastest.

@@ -15,8 +15,6 @@ namespace maestro::plan {
 
 namespace {
 
-/// Times that are the same but for rounding.
-constexpr double kRounding = 1e-9;
 /// As many likely candidates may be looked at for each that fits into memory.
 constexpr std::size_t kLookedAt = 8;
 
@@ -44,7 +42,7 @@ public:
         : subject_(subject),
           ratings_(ratings),
           limits_(within_effort(limits, subject)),
-          quick_(limits.policy == "wavefront" ? "lpt" : limits.policy),
+          quick_(quick_policy(limits.policy)),
           layouts_(layouts_of(subject, ratings, limits.ranks, limits.one_layout)),
           balance_(subject) {
         found_.layouts = layouts_.count;
@@ -94,15 +92,7 @@ private:
     }
 
     void keep(Plan plan) {
-        const auto slower = std::find_if(found_.plans.begin(), found_.plans.end(), [&](const Plan& other) {
-            return plan.step_s < other.step_s * (1 - kRounding) ||
-                   (plan.step_s < other.step_s * (1 + kRounding) && plan.ranks < other.ranks);
-        });
-        const bool again = std::any_of(found_.plans.begin(), found_.plans.end(), [&](const Plan& other) {
-            return plan.choices == other.choices && plan.host_of == other.host_of;
-        });
-        if (again) return;
-        found_.plans.insert(slower, std::move(plan));
+        if (!insert(found_.plans, std::move(plan))) return;
         if (!limits_.all && found_.plans.size() > static_cast<std::size_t>(limits_.keep))
             found_.plans.pop_back();
     }

@@ -60,6 +60,26 @@ void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std:
 
 }  // namespace
 
+bool have_same_choices(const Plan& a, const Plan& b) {
+    return a.choices == b.choices && a.host_of == b.host_of;
+}
+
+bool insert(std::vector<Plan>& plans, Plan plan) {
+    if (std::any_of(plans.begin(), plans.end(),
+                    [&](const Plan& other) { return have_same_choices(plan, other); }))
+        return false;
+    const auto slower = std::find_if(plans.begin(), plans.end(), [&](const Plan& other) {
+        return plan.step_s < other.step_s * (1 - kRounding) ||
+               (plan.step_s < other.step_s * (1 + kRounding) && plan.ranks < other.ranks);
+    });
+    plans.insert(slower, std::move(plan));
+    return true;
+}
+
+std::string quick_policy(const std::string& policy) {
+    return policy == "wavefront" ? "lpt" : policy;
+}
+
 double seconds_of_step(const Subject& subject, const graph::SectionGraph& graph,
                        const workload::StepEstimate& step, std::size_t k, const std::string& policy) {
     return run_step(subject, step, graph, k, policy).second;

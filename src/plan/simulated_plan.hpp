@@ -33,6 +33,17 @@ struct Plan {
     workload::Scenario scenario = {};  ///< with all windows
 };
 
+/// Times that differ by less than this share of them are the same but for rounding.
+inline constexpr double kRounding = 1e-9;
+/// Whether two plans have the same choices, and the same sections on the same ranks.
+bool have_same_choices(const Plan& a, const Plan& b);
+/// Inserts a plan into plans that ascend by step_s, and by ranks where that is the same. Returns whether it
+/// did: not where one of them has the same choices.
+bool insert(std::vector<Plan>& plans, Plan plan);
+
+/// Returns the policy by whose steps those under `policy` are estimated, because it plans them in little
+/// time.
+std::string quick_policy(const std::string& policy);
 /// Returns the plan with the times of its steps under a policy.
 Plan simulated(const Subject& subject, Plan plan, const std::string& policy);
 /// Returns the seconds of the k-th step alone, of which the estimate is known.
