@@ -189,7 +189,7 @@ void recompute_fewer_layers(const Subject& subject, const std::string& policy, F
         if (!insert(plans, std::move(plan))) insert(plans, std::move(of_search));
     }
     found.plans = std::move(plans);
-    const double step_s = found.plans.front().step_s;
+    const double step_s = found.step_s = found.plans.front().step_s;
     found.proved = found.proved || found.bound_s >= step_s * (1 - kRounding);
     found.bound_s = std::min(found.bound_s, step_s);
 }

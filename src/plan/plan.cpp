@@ -94,11 +94,24 @@ std::string lack_of(const Report& report) {
                        report.ranks);
 }
 
+/// A step of a few hundred samples tells the mean of many within 1% for most plans, but the fastest of
+/// thousands is one that the step happens to suit. So the best of the search are compared on more steps.
+struct Subjects {
+    Subject searched, all;
+    std::vector<Plan> on_all_steps(const std::vector<Plan>& plans, const std::string& policy) const {
+        if (searched.steps.size() == all.steps.size()) return plans;
+        std::vector<Plan> sorted;
+        for (const Plan& plan : plans) insert(sorted, simulated(all, plan, policy));
+        return sorted;
+    }
+};
+
 /// Returns what a search finds, with as few recomputed layers as fit.
-Found best_of(const Subject& subject, const Ratings& ratings, const Limits& limits,
+Found best_of(const Subjects& subjects, const Ratings& ratings, const Limits& limits,
               std::vector<Plan> known = {}) {
-    Found found = search(subject, ratings, limits, std::move(known));
-    recompute_fewer_layers(subject, limits.policy, found);
+    Found found = search(subjects.searched, ratings, limits, std::move(known));
+    recompute_fewer_layers(subjects.searched, limits.policy, found);
+    found.plans = subjects.on_all_steps(found.plans, limits.policy);
     return found;
 }
 
@@ -154,23 +167,24 @@ std::string help_of(const Report& report) {
 
 /// Of the search for one layout of all sections, of which there are few.
 Limits one_layout_limits(int ranks) {
-    return {.ranks = ranks, .likely = 48, .some = 16, .policy = "fifo", .one_layout = true};
+    return {.ranks = ranks, .keep = 3, .likely = 48, .some = 16, .policy = "fifo", .one_layout = true};
 }
 
 /// Adds the best one layout of as many ranks to the best plan and to each of the frontier, whose ranks
 /// ascend. `widest` is the search for one layout on up to report.ranks.
-void compare_with_one_layout(Report& report, const Subject& subject, const Ratings& ratings, Found widest) {
+void compare_with_one_layout(Report& report, const Subjects& subjects, const Ratings& ratings, Found widest) {
     report.frontier_one_layout.resize(report.frontier.size());
     for (std::size_t k = report.frontier.size(); k-- > 0 && !widest.plans.empty();) {
         const int ranks = report.frontier[k].ranks;
         // The best of more ranks is also that of fewer, down to those that it uses.
         if (widest.plans.front().ranks > ranks) {
-            widest = best_of(subject, ratings, one_layout_limits(ranks));
+            widest = best_of(subjects, ratings, one_layout_limits(ranks));
             report.found.simulated += widest.simulated;
             if (widest.plans.empty()) break;
         }
         const Plan& best = widest.plans.front();
-        report.frontier_one_layout[k] = OneLayout{best, simulated(subject, best, "wavefront").step_s, ranks};
+        report.frontier_one_layout[k] =
+            OneLayout{best, simulated(subjects.all, best, "wavefront").step_s, ranks};
         if (ranks == report.found.plans.front().ranks) report.one_layout = report.frontier_one_layout[k];
     }
 }
@@ -253,10 +267,13 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
                   .price = scenario.cluster->node_hour_price,
                   .ranks_per_node = scenario.cluster->ranks_per_node};
     report.pays_all = report.least_ranks == report.ranks;
-    // One step tells the mean within 1% from 256 samples on.
-    constexpr std::int64_t kSamples = 256, kMostSteps = 4;
-    report.steps = static_cast<std::size_t>(
-        std::clamp<std::int64_t>((kSamples + report.samples - 1) / report.samples, 1, kMostSteps));
+    const auto steps_with = [&](std::int64_t enough) {  // samples
+        constexpr std::int64_t kMost = 4;
+        return static_cast<std::size_t>(
+            std::clamp<std::int64_t>((enough + report.samples - 1) / report.samples, 1, kMost));
+    };
+    report.searched = steps_with(256);
+    report.steps = steps_with(1024);
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
     table.keep_extremes(static_cast<int>(std::min<std::int64_t>(scenario.global_batch, table.size())));
     workload::Probes probes;
@@ -280,6 +297,9 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         const std::span<const std::int64_t> ids = order.batch(static_cast<std::int64_t>(k));
         subject.steps.emplace_back(ids.begin(), ids.end());
     }
+    const Subject on_all_steps = subject;
+    subject.steps.resize(report.searched);
+    const Subjects subjects{subject, on_all_steps};
     const Ratings ratings = rate(subject, report.ranks, !report.pays_all);
     std::size_t rated = 0;
     for (const std::vector<Rated>& section : ratings.sections) rated += section.size();
@@ -297,22 +317,26 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
             known.push_back(*plan);
     const bool by_wavefront = deck.schedule.policy == "wavefront";
     Found one = search(subject, ratings, one_layout_limits(report.ranks));
+    // In the order of a wavefront it is a plan like any other, with whole recomputation and with less of it.
     const auto add_in_order = [&] {
-        const Plan in_order = simulated(subject, one.plans.front(), "wavefront");
-        if (report.pays_all) report.one_layout = OneLayout{one.plans.front(), in_order.step_s, report.ranks};
-        if (by_wavefront && keeps_colocation(subject, in_order.host_of)) known.push_back(in_order);
+        if (one.plans.empty() || !by_wavefront || !keeps_colocation(subject, one.plans.front().host_of))
+            return;
+        known.push_back(simulated(subject, one.plans.front(), "wavefront"));
     };
-    if (!one.plans.empty()) {
-        add_in_order();
-        const std::vector<Choice> of_search = one.plans.front().choices;
-        recompute_fewer_layers(subject, "fifo", one);
-        if (one.plans.front().choices != of_search) add_in_order();
-    }
+    add_in_order();
+    recompute_fewer_layers(subject, "fifo", one);
+    one.plans = subjects.on_all_steps(one.plans, "fifo");
+    add_in_order();
+    if (report.pays_all && !one.plans.empty())
+        report.one_layout = OneLayout{
+            one.plans.front(), simulated(on_all_steps, one.plans.front(), "wavefront").step_s, report.ranks};
     // Of the best plans it is found out how much they lose where rates are wrong.
-    const int finalists = static_cast<int>(std::ceil(5 * effort_of(subject)));
-    Limits limits{
-        .ranks = report.ranks, .keep = std::max(line.top, finalists), .policy = deck.schedule.policy};
-    report.found = best_of(subject, ratings, limits, known);
+    const auto share = [&](double plans) {
+        return std::max(line.top, static_cast<int>(std::ceil(plans * effort_of(subject))));
+    };
+    const int compared = share(8);
+    Limits limits{.ranks = report.ranks, .keep = compared, .policy = deck.schedule.policy};
+    report.found = best_of(subjects, ratings, limits, known);
     report.found.simulated += one.simulated;
     if (!report.pays_all && !report.found.plans.empty()) {
         // The fastest plan of up to so many ranks is also that of every number from those that it uses.
@@ -321,7 +345,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         for (int ranks = report.frontier.back().ranks - 1; ranks >= report.least_ranks;
              ranks = report.frontier.back().ranks - 1) {
             limits.ranks = ranks;
-            Found found = best_of(subject, ratings, limits, known);
+            Found found = best_of(subjects, ratings, limits, known);
             report.found.simulated += found.simulated;
             report.found.bounded += found.bounded;
             report.found.proved = report.found.proved && found.proved;
@@ -344,8 +368,9 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         all.resize(std::min(all.size(), static_cast<std::size_t>(limits.keep)));
         report.found.plans = std::move(all);
         std::reverse(report.frontier.begin(), report.frontier.end());
-        compare_with_one_layout(report, subject, ratings, one);
+        compare_with_one_layout(report, subjects, ratings, one);
     }
+    report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(share(5))));
     find_worst_losses(subject, report.found.plans, deck.schedule.policy);
     if (line.robust) most_robust_first(report.found.plans);
     report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(line.top)));

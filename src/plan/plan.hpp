@@ -47,7 +47,9 @@ struct Report {
     bool pays_all = true;      ///< of `ranks`, idle ones too; false: of a range, those that a plan uses
     double device_memory = 0;  ///< bytes that are free for a rank
     double most_memory = 0;    ///< see plan::most_memory()
-    std::size_t steps = 1;
+    std::size_t steps = 1;     ///< of which the times of plans are means
+    std::size_t searched = 1;  ///< the first of them, on which the search compared plans
+    /// `bound_s` is a sum over the steps that were searched, the times of the plans over all.
     Found found = {};
     /// Recomputation is free: the layouts of `found` have it in all layers of a section or in none, while
     /// some layers of the plans may recompute.

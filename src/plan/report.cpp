@@ -140,7 +140,11 @@ std::string describe(const Report& report) {
                                    : "; some that could be faster were not simulated");
     if (!report.found.plans.empty() && !report.found.proved && report.pays_all)
         text += fmt::format(": another of these layouts may be faster by at most {:.1f}%",
-                            100 * (1 - report.found.bound_s / report.found.plans.front().step_s));
+                            100 * (1 - report.found.bound_s / report.found.step_s));
+    if (!report.found.plans.empty() && report.searched < report.steps)
+        text +=
+            fmt::format(" in the first {}, on which the search compared them; the best were compared on all",
+                        report.searched == 1 ? "step" : fmt::format("{} steps", report.searched));
     return text;
 }
 
@@ -156,12 +160,13 @@ std::string to_json(const Report& report) {
         json["frontier"].back()["one_size"] = json_of(report, report.frontier_one_layout[k]);
     }
     json["steps"] = report.steps;
+    json["searched_steps"] = report.searched;
     json["layouts"] = report.found.layouts;
     json["bounded"] = report.found.bounded;
     json["simulated"] = report.found.simulated;
     json["proved"] = report.found.proved;
     if (!report.found.plans.empty() && report.pays_all)
-        json["bound_s"] = report.found.bound_s / static_cast<double>(report.steps);
+        json["bound_s"] = report.found.bound_s / static_cast<double>(report.searched);
     json["search_s"] = report.search_s;
     if (report.measured_share) json["measured_share"] = *report.measured_share;
     if (!report.found.plans.empty()) return json.dump();

@@ -67,7 +67,7 @@ public:
         else
             look_at_some(std::move(faster));
         if (!found_.plans.empty()) {
-            const double step_s = found_.plans.front().step_s;
+            const double step_s = found_.step_s = found_.plans.front().step_s;
             found_.proved = found_.bound_s >= step_s * (1 - kRounding);
             found_.bound_s = std::min(found_.bound_s, step_s);
         }

@@ -25,7 +25,8 @@ struct Found {
     double layouts = 0;            ///< choices of all sections together that fit the ranks
     int bounded = 0;               ///< of these, given places and memory
     int simulated = 0;
-    double bound_s = 0;         ///< no plan of these choices has shorter steps; sum over the steps
+    double step_s = 0;          ///< of the best plan on the steps of the search; sum over them
+    double bound_s = 0;         ///< no plan of these choices has shorter ones
     bool proved = false;        ///< no other plan of these choices is faster
     int no_room = 0;            ///< plans that do not fit into memory
     double least_memory = 0;    ///< bytes that the fullest rank of one of these lacked least

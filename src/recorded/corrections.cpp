@@ -95,15 +95,17 @@ public:
     /// to what is computed for them.
     void add_task(int stage, std::size_t phase, const Parts& parts, std::size_t part, double measured_s) {
         const int section = scenario_.graph.stages[stage].section;
-        double own_s = 0, computed_s = 0;
+        double own_s = 0, samples_s = 0;
         for (const std::int64_t id : parts[part]) {
             own_s += of(whole_, id, stage, phase);
-            computed_s += of(computed_, id, stage, phase);
+            samples_s += of(computed_, id, stage, phase);
         }
-        if (!(computed_s > 0)) return;
-        const double predicted_s = lane_seconds(stage, phase, parts, own_s);
+        if (!(samples_s > 0)) return;
+        own_s += lacking_seconds(whole_, stage, phase, parts[part]);
+        const double computed_s = samples_s + lacking_seconds(computed_, stage, phase, parts[part]),
+                     predicted_s = lane_seconds(stage, phase, parts, own_s);
         each_sequence(section, parts[part], [&](std::int64_t id, double rows, double share_of_sample) {
-            const double share = share_of_sample * of(computed_, id, stage, phase) / computed_s;
+            const double share = share_of_sample * of(computed_, id, stage, phase) / samples_s;
             Seconds& seconds = classes_[section][octave(rows)].stages[stage];
             seconds.measured[phase] += share * measured_s;
             seconds.predicted[phase] += share * predicted_s;
@@ -158,12 +160,21 @@ private:
         }
     }
 
+    /// What a task takes for the samples that its micro-batch lacks.
+    double lacking_seconds(const workload::CostModel& model, int stage, std::size_t phase,
+                           std::span<const std::int64_t> samples) const {
+        const int section = scenario_.graph.stages[stage].section,
+                  lacking = scenario_.graph.sections[section].micro_batch - static_cast<int>(samples.size());
+        const schedule::TaskCost cost = model.lacking(stage);
+        return std::max(0, lacking) * (phase == 0 ? cost.forward_s : cost.backward_s);
+    }
+
     /// The predicted seconds of a task, `own_s` if its part works alone. Where the parts of a lane work in
     /// common, the one with most work holds up the others, as in schedule::Machine.
     double lane_seconds(int stage, std::size_t phase, const Parts& parts, double own_s) {
         double longest_s = 0, common_s = 0;
         for (const std::vector<std::int64_t>& samples : parts) {
-            double alone_s = 0;
+            double alone_s = lacking_seconds(whole_, stage, phase, samples);
             for (const std::int64_t id : samples) {
                 const double seconds = of(whole_, id, stage, phase),
                              common = costs_of(whole_, id).stages[stage].common;

@@ -35,11 +35,15 @@ std::array<double, 2> Correction::factors(std::size_t section) const {
     return factors;
 }
 
-void Correction::apply(schedule::SampleCost& cost) const {
+void Correction::apply(schedule::Problem& problem) const {
     for (std::size_t s = 0; s < sections_.size(); ++s) {
         const auto [forward, backward] = factors(s);
-        cost.stages[s].forward_s *= forward;
-        cost.stages[s].backward_s *= backward;
+        problem.stages[s].lacking_forward_s *= forward;
+        problem.stages[s].lacking_backward_s *= backward;
+        for (schedule::SampleCost& cost : problem.samples) {
+            cost.stages[s].forward_s *= forward;
+            cost.stages[s].backward_s *= backward;
+        }
     }
 }
 

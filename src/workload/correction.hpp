@@ -24,7 +24,8 @@ public:
     /// measurements, because predictions may have another unit than seconds. Without any measurement the
     /// factors are 1.
     std::array<double, 2> factors(std::size_t section) const;
-    void apply(schedule::SampleCost& cost) const;
+    /// Corrects the costs of all samples.
+    void apply(schedule::Problem& problem) const;
 
 private:
     struct Section {

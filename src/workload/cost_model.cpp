@@ -42,6 +42,7 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         if (scope.section && s != *scope.section) continue;
         const graph::Section& section = graph.sections[s];
         Stage& costs = stages_.emplace_back();
+        costs.stage = stage;
         costs.section = s;
         costs.backward = section.backward;
         std::set<double> asked;
@@ -81,6 +82,19 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
         cost.stages.push_back(task);
     }
     return cost;
+}
+
+schedule::TaskCost CostModel::lacking(int stage) const {
+    const auto at = std::find_if(stages_.begin(), stages_.end(),
+                                 [&](const Stage& costs) { return costs.stage == stage; });
+    return {.forward_s = at->cost.lacking_forward,
+            .backward_s = at->backward ? at->cost.lacking_backward : 0,
+            .active = true};
+}
+
+void CostModel::set_lacking(schedule::Problem& problem) const {
+    for (const Stage& costs : stages_)
+        problem.stages[static_cast<std::size_t>(costs.stage)].set_lacking(lacking(costs.stage));
 }
 
 std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const SampleTable& table,

@@ -51,10 +51,14 @@ public:
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes, const Scope& scope);
     /// May be called by any thread.
     schedule::SampleCost of(std::int64_t sample) const;
+    /// Returns what a task of a stage takes for each sample that its micro-batch lacks.
+    schedule::TaskCost lacking(int stage) const;
+    /// Sets that in the stages of the scenario's problem.
+    void set_lacking(schedule::Problem& problem) const;
 
 private:
     struct Stage {
-        int section = 0;
+        int stage = 0, section = 0;
         LengthCost cost;
         bool backward = true;
         Transfer transfer;

@@ -128,6 +128,7 @@ const Estimates::Part& Estimates::part_of(const Scenario& scenario, int section,
     }
     for (int k = 0; k < scenario.graph.sections[section].layout.stage_count(); ++k) {
         const int stage = scenario.graph.stage_of(section, k);
+        part.lacking.push_back(model.lacking(stage));
         part.ends.push_back(step_end_of(scenario, stage, probes_));
         place_groups(part.ends.back(), scenario, stage, table_, ids, probes_);
     }
@@ -184,6 +185,8 @@ StepEstimate Estimates::of(const Scenario& scenario, MemoryPlan memory, std::spa
             const auto first = part.costs.begin() + static_cast<std::ptrdiff_t>(i) * stages;
             costs[i].stages.insert(costs[i].stages.end(), first, first + stages);
         }
+        for (std::size_t k = 0; k < part.lacking.size(); ++k)
+            step.problem.stages[step.ends.size() + k].set_lacking(part.lacking[k]);
         step.ends.insert(step.ends.end(), part.ends.begin(), part.ends.end());
     }
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)

@@ -74,7 +74,8 @@ private:
     struct Part {
         /// By sample, those of all stages of the section one after another, without transfers.
         std::vector<schedule::TaskCost> costs;
-        std::vector<StepEnd> ends;  ///< by stage
+        std::vector<schedule::TaskCost> lacking;  ///< by stage, see CostModel::lacking()
+        std::vector<StepEnd> ends;                ///< likewise
     };
     static Key key_of(const Scenario& scenario, int section);
     /// Valid until the next call.

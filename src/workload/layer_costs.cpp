@@ -49,6 +49,7 @@ LayerCosts::LayerCosts(const Scenario& scenario, int section, const parallel::Me
     const StageProbe probe(scenario, section, scenario.graph.stage_of(section, 0), links,
                            table.lengths(section), probes);
     mesh_ = probe.mesh();
+    item_rows_ = probe.item_rows();
     grid_ = probe.grid();
     needed_ = probe.needed(grid_, weights.asked());
     for (std::size_t i = 0; i < grid_.size(); ++i) {
@@ -121,7 +122,8 @@ void LayerCosts::add_seconds(Range layers, int index, int count, std::vector<dou
         if (needed_[i]) each[i] = seconds_of(lengths_[i], layers, index, count) / grid_[i];
     const LengthCost cost{.lengths = grid_};
     for (const Passes& passes : items_)
-        items.push_back((seconds_of(passes, layers, index, count) - cost.at(each, kWhole)) / kProbedItem);
+        items.push_back((seconds_of(passes, layers, index, count) - cost.at(each, 2 * item_rows_)) /
+                        item_rows_);
     weights_.add(each, items, seconds);
 }
 

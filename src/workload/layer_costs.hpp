@@ -79,6 +79,7 @@ private:
     std::vector<Passes> lengths_;  ///< the same; of those that are needed
     std::vector<Passes> items_;    ///< by encoder
     std::vector<double> grid_;
+    double item_rows_ = 0;  ///< see StageProbe
 };
 
 }  // namespace maestro::workload

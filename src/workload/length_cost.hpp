@@ -16,6 +16,7 @@ struct LengthCost {
         double forward = 0, backward = 0;
     };
     std::vector<OfItem> items = {};
+    double lacking_forward = 0, lacking_backward = 0;  ///< see schedule::StageShape
     std::vector<double> common = {};  ///< of forward and backward together, see schedule::TaskCost::common
     /// The cost of n tokens; `each` is `forward`, `backward` or `common`.
     double at(const std::vector<double>& each, double n) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -15,6 +16,13 @@ namespace {
 
 constexpr double kMaxProbedSamples = 256;  ///< samples of a micro-batch
 constexpr double kNominalRate = 1e11;      ///< FLOP/s; only ratios matter to a plan
+
+/// Returns the side of an item that is half of a usual text, in output rows.
+int usual_side(const SampleTable::Lengths& lengths) {
+    constexpr double kMost = 64;
+    const double rows = lengths.sum / static_cast<double>(std::max<std::int64_t>(lengths.samples, 1));
+    return static_cast<int>(std::clamp(std::round(std::sqrt(rows / 2)), 1.0, kMost));
+}
 
 /// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four values per octave.
 int quarter_octave(int i) {
@@ -33,8 +41,9 @@ StageProbe::StageProbe(const Scenario& scenario, int section, int stage, const p
       encoders_(encoders_of(scenario, section)),
       timed_(scenario.cluster.has_value()),
       probes_(probes),
-      longest_(std::max(lengths.longest, encoders_.empty() ? 0.0 : kWhole)),
       lengths_(lengths),
+      side_(usual_side(lengths)),
+      longest_(std::max(lengths.longest, encoders_.empty() ? 0.0 : 2 * item_rows())),
       micro_batch_(scenario.graph.sections[section].micro_batch) {
     if (timed_) {
         cluster_ = &*scenario.cluster;
@@ -62,7 +71,7 @@ std::vector<bool> StageProbe::needed(const std::vector<double>& grid, const std:
         if (k > 0) needed[k - 1] = true;
     };
     for (const double n : asked) mark(n);
-    if (!encoders_.empty()) mark(kWhole);
+    if (!encoders_.empty()) mark(2 * item_rows());
     return needed;
 }
 
@@ -72,25 +81,30 @@ LengthCost StageProbe::run(const std::set<double>& asked) const {
     const std::vector<bool> measured = needed(cost.lengths, asked);
     for (std::size_t i = 0; i < cost.lengths.size(); ++i) add(cost, static_cast<int>(i), measured[i]);
     for (std::size_t e = 0; e < encoders_.size(); ++e) add_item_rows(cost, e);
+    add_lacking(cost);
     return cost;
 }
 
 StageProbe::Batch StageProbe::at(std::size_t i) const {
     const auto [shape, length] = shape_of(static_cast<int>(i));
-    return batch_of(shape, static_cast<double>(length), false, false);
+    return batch_of(shape, static_cast<double>(length), usual(static_cast<double>(length)), false, false);
 }
 
 StageProbe::Batch StageProbe::with_item(std::size_t e) const {
-    return batch_of(shape_with_item(e), kWhole, false, false);
+    return batch_of(shape_with_item(e), 2 * item_rows(), usual(2 * item_rows()), false, false);
 }
 
-/// Returns a micro-batch of samples of this shape. FLOPs are polynomials in its length. Times are not,
-/// because rates depend on shapes and every operation has a fixed cost; so the sample is measured within a
-/// micro-batch of the usual size, filled with samples of the same length. The other replicas that share
-/// experts have as many rows or, if `half`, half of them.
-StageProbe::Batch StageProbe::batch_of(const model::SampleShape& shape, double length, bool half,
-                                       bool corrected) const {
-    const double count = timed_ ? probed_samples(micro_batch_, lengths_, length) : 1;
+/// Returns how many samples of this length are measured together. FLOPs are polynomials in the length. Times
+/// are not, because rates depend on shapes and every operation has a fixed cost; so a sample is measured
+/// within a micro-batch of the usual size, filled with samples of the same length.
+double StageProbe::usual(double length) const {
+    return timed_ ? probed_samples(micro_batch_, lengths_, length) : 1;
+}
+
+/// Returns a micro-batch of `count` samples of this shape. The other replicas that share experts have as many
+/// rows or, if `half`, half of them.
+StageProbe::Batch StageProbe::batch_of(const model::SampleShape& shape, double length, double count,
+                                       bool half, bool corrected) const {
     Probe probe = probe_;
     probe.add(shape, static_cast<int>(count));
     if (corrected && timed_ && !cluster_->corrections.empty()) {
@@ -111,9 +125,10 @@ StageProbe::Batch StageProbe::batch_of(const model::SampleShape& shape, double l
     return {.footprint = probes_.footprint(probe), .samples = count, .length = length};
 }
 
-/// Returns the cost of one sample of this shape.
-StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double length, bool half) const {
-    const Batch batch = batch_of(shape, length, half, true);
+/// Returns the cost of one of `count` samples of this shape.
+StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double length, double count,
+                                        bool half) const {
+    const Batch batch = batch_of(shape, length, count, half, true);
     const model::Footprint& f = batch.footprint;
     if (timed_) return {f.forward_s / batch.samples, f.backward_s / batch.samples};
     return {f.forward_flops / kNominalRate / batch.samples, f.backward_flops / kNominalRate / batch.samples};
@@ -124,7 +139,7 @@ StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double 
 double StageProbe::common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const {
     if (!common_) return 0;
     const double others = (probe_.shape.dp - 1.0) / probe_.shape.dp;
-    const double saved = seconds.sum() - measure(shape, length, true).sum();
+    const double saved = seconds.sum() - measure(shape, length, usual(length), true).sum();
     return std::max(0.0, 2 * saved / others);
 }
 
@@ -140,7 +155,8 @@ std::pair<model::SampleShape, std::int64_t> StageProbe::shape_of(int i) const {
 }
 
 model::SampleShape StageProbe::shape_with_item(std::size_t e) const {
-    return {.tokens = kProbedText + 1, .items = {encoders_[e].probe(kProbedSide)}, .weight = 1};
+    // An item has a marker among the tokens.
+    return {.tokens = side_ * side_ + 1, .items = {encoders_[e].probe(side_)}, .weight = 1};
 }
 
 /// Appends the costs of the i-th length, or NaN where it is not to be measured.
@@ -152,7 +168,7 @@ void StageProbe::add(LengthCost& cost, int i, bool measured) const {
     }
     const model::SampleShape shape = shape_of(i).first;
     const double length = cost.lengths[static_cast<std::size_t>(i)];
-    const Seconds seconds = measure(shape, length);
+    const Seconds seconds = measure(shape, length, usual(length));
     cost.forward.push_back(seconds.forward / length);
     cost.backward.push_back(seconds.backward / length);
     cost.common.push_back(common_of(shape, length, seconds) / length);
@@ -160,9 +176,33 @@ void StageProbe::add(LengthCost& cost, int i, bool measured) const {
 
 /// Rows of an item cost less or more than others, because they are neither embedded nor predicted.
 void StageProbe::add_item_rows(LengthCost& cost, std::size_t e) const {
-    const Seconds seconds = measure(shape_with_item(e), kWhole);
-    cost.items.push_back({.forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedItem,
-                          .backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedItem});
+    const double text = 2 * item_rows();
+    const Seconds seconds = measure(shape_with_item(e), text, usual(text));
+    cost.items.push_back({.forward = (seconds.forward - cost.at(cost.forward, text)) / item_rows(),
+                          .backward = (seconds.backward - cost.at(cost.backward, text)) / item_rows()});
+}
+
+/// What a task takes whatever its samples are follows from a usual micro-batch and one of half as many
+/// samples.
+void StageProbe::add_lacking(LengthCost& cost) const {
+    if (!timed_ || micro_batch_ == 1) return;
+    const double mean = lengths_.sum / static_cast<double>(std::max<std::int64_t>(lengths_.samples, 1));
+    std::optional<std::size_t> nearest;
+    const auto distance = [&](std::size_t i) { return std::abs(std::log(cost.lengths[i] / mean)); };
+    for (std::size_t i = 0; i < cost.lengths.size(); ++i)
+        if (!std::isnan(cost.forward[i]) && usual(cost.lengths[i]) > 1 &&
+            (!nearest || distance(i) < distance(*nearest)))
+            nearest = i;
+    if (!nearest) return;
+    const double length = cost.lengths[*nearest], count = usual(length), fewer = std::floor(count / 2);
+    const Seconds seconds = measure(shape_of(static_cast<int>(*nearest)).first, length, fewer);
+    // A line through both: as many samples of this length as the batch has on average share the rest.
+    const auto lacking = [&](double usual_s, double fewer_s) {
+        const double fixed_s = (fewer_s - usual_s) * count * fewer / (count - fewer);
+        return std::clamp(fixed_s, 0.0, usual_s * count) / static_cast<double>(micro_batch_);
+    };
+    cost.lacking_forward = lacking(cost.forward[*nearest] * length, seconds.forward);
+    cost.lacking_backward = lacking(cost.backward[*nearest] * length, seconds.backward);
 }
 
 double probed_samples(std::int64_t micro_batch, const SampleTable::Lengths& lengths, double length) {

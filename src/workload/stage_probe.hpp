@@ -36,9 +36,11 @@ public:
     /// Returns that of samples of the i-th length of grid(), as the rates of the device predict it, without
     /// the corrections of the cluster.
     Batch at(std::size_t i) const;
-    /// Returns that of texts with an item of the e-th encoder that feeds the section (kProbedItem of kWhole
-    /// rows).
+    /// Returns that of texts with an item of the e-th encoder that feeds the section, whose rows are half of
+    /// theirs.
     Batch with_item(std::size_t e) const;
+    /// Returns the rows of such an item.
+    double item_rows() const { return static_cast<double>(side_) * side_; }
     std::size_t encoders() const { return encoders_.size(); }
     const parallel::MeshShape& mesh() const { return probe_.shape; }
 
@@ -47,13 +49,16 @@ private:
         double forward, backward;
         double sum() const { return forward + backward; }
     };
-    Batch batch_of(const model::SampleShape& shape, double length, bool half, bool corrected) const;
-    Seconds measure(const model::SampleShape& shape, double length, bool half = false) const;
+    double usual(double length) const;
+    Batch batch_of(const model::SampleShape& shape, double length, double count, bool half,
+                   bool corrected) const;
+    Seconds measure(const model::SampleShape& shape, double length, double count, bool half = false) const;
     double common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const;
     std::pair<model::SampleShape, std::int64_t> shape_of(int i) const;
     model::SampleShape shape_with_item(std::size_t e) const;
     void add(LengthCost& cost, int i, bool measured) const;
     void add_item_rows(LengthCost& cost, std::size_t e) const;
+    void add_lacking(LengthCost& cost) const;
 
     Probe probe_;  ///< without samples
     model::Units units_;
@@ -62,15 +67,11 @@ private:
     bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
     Probes& probes_;
     const config::Cluster* cluster_ = nullptr;  ///< null: not timed
-    double longest_;
     SampleTable::Lengths lengths_;
+    int side_;  ///< output rows per side of an item that is measured within a text
+    double longest_;
     std::int64_t micro_batch_;  ///< samples
 };
-
-/// The rows of an item by which the costs of such rows in a text are measured, and of the whole text.
-inline constexpr double kProbedItem = kProbedSide * kProbedSide;
-inline constexpr int kProbedText = 256;  ///< tokens of the text
-inline constexpr double kWhole = kProbedText + kProbedItem;
 
 /// Returns how many samples of this length are as long as a usual micro-batch: one of them, and as many as
 /// the others are long on average, up to a limit.

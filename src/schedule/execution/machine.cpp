@@ -82,27 +82,43 @@ void Machine::build(const std::vector<Batches>& batches) {
 /// The parts of a lane run at the same time, and the longest of them ends the task. What they do in common
 /// takes all of them as long.
 void Machine::set_times(Node& node, const Batches& batches) {
+    const StageShape& shape = instance_.shape(node.stage);
     if (batches.parts.empty()) {
         for (int k = node.samples_first; k < node.samples_last; ++k) {
             const std::size_t at = instance_.at(node.stage, batches.samples[k]);
             node.forward_s += instance_.forward[at];
             node.backward_s += instance_.backward[at];
         }
+        const int lacking = std::max(0, shape.micro_batch - (node.samples_last - node.samples_first));
+        node.forward_s += lacking * shape.lacking_forward_s;
+        node.backward_s += lacking * shape.lacking_backward_s;
         return;
     }
-    part_forward_s_.assign(instance_.shape(node.stage).parts, 0.0);
+    part_forward_s_.assign(shape.parts, 0.0);
     part_backward_s_ = part_forward_s_;
+    const int most = shape.micro_batch / shape.parts;
+    part_lacks_.assign(shape.parts, most);
     for (int k = node.samples_first; k < node.samples_last; ++k) {
         const std::size_t at = instance_.at(node.stage, batches.samples[k]);
         const double alone = instance_.alone(node.stage, batches.samples[k]);
         part_forward_s_[batches.parts[k]] += alone * instance_.forward[at];
         part_backward_s_[batches.parts[k]] += alone * instance_.backward[at];
-        const double each = instance_.common[at] / static_cast<double>(part_forward_s_.size());
+        --part_lacks_[batches.parts[k]];
+        const double each = instance_.common[at] / static_cast<double>(shape.parts);
         node.forward_s += each * instance_.forward[at];
         node.backward_s += each * instance_.backward[at];
     }
-    node.forward_s += *std::max_element(part_forward_s_.begin(), part_forward_s_.end());
-    node.backward_s += *std::max_element(part_backward_s_.begin(), part_backward_s_.end());
+    double longest_forward_s = 0, longest_backward_s = 0;
+    for (int part = 0; part < shape.parts; ++part) {
+        if (part_lacks_[part] == most) continue;  // it has nothing to do
+        const int lacking = std::max(0, part_lacks_[part]);
+        longest_forward_s =
+            std::max(longest_forward_s, part_forward_s_[part] + lacking * shape.lacking_forward_s);
+        longest_backward_s =
+            std::max(longest_backward_s, part_backward_s_[part] + lacking * shape.lacking_backward_s);
+    }
+    node.forward_s += longest_forward_s;
+    node.backward_s += longest_backward_s;
 }
 
 void Machine::link(const std::vector<Batches>& batches) {

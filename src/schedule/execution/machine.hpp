@@ -180,6 +180,7 @@ private:
     std::vector<char> touched_, busy_;
     std::size_t tasks_ = 0;
     std::vector<double> part_forward_s_, part_backward_s_;  ///< of one node
+    std::vector<int> part_lacks_;                           ///< samples, of the same
 };
 
 template <class Chooser>

@@ -19,6 +19,16 @@
 
 namespace maestro::schedule {
 
+struct TaskCost {
+    double forward_s = 0;
+    double backward_s = 0;
+    bool active = false;    ///< the sample has work for the section, and so for all of its stages
+    double transfer_s = 0;  ///< of the stage's output or its gradient over an edge
+    /// The share of these seconds for which all parts of the lane work on the sample together, each on an
+    /// equal part, such as in experts that replicas share. For the rest, the sample's part works alone.
+    double common = 0;
+};
+
 /// A stage of a section. The stages of a section are consecutive, in the order of their layers, and have
 /// equally many groups, equal micro-batches and equal `backward`.
 struct StageShape {
@@ -33,11 +43,19 @@ struct StageShape {
     int window = 1;       ///< micro-batches in flight per group, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
+    /// Seconds of a task for each sample that its micro-batch lacks, of a part alone where there are several.
+    /// The cost of a sample is its share of a full micro-batch. In that is a share of what a task takes
+    /// whatever its samples are, all of which a micro-batch takes that is not full.
+    double lacking_forward_s = 0, lacking_backward_s = 0;
     bool loss = false;  ///< it computes a loss, and runs each backward right after its forward
     /// Seconds for which the gradients of all groups are summed at the end of a step, beside the last
     /// backward, and their weights gathered at its beginning; 0: not known.
     double sum_s = 0, gather_s = 0;
 
+    void set_lacking(const TaskCost& cost) {
+        lacking_forward_s = cost.forward_s;
+        lacking_backward_s = cost.backward_s;
+    }
     int lane(int group) const { return first_lane + group * lane_stride; }
     /// Returns the group whose lane this is, which must be one of the stage's.
     int group_on(int lane) const { return (lane - first_lane) / lane_stride; }
@@ -56,16 +74,6 @@ struct EdgeShape {
     double latency_s = 0;    ///< from the end of a task to the arrival of its rows, without their transfer
     bool colocated = false;  ///< passes a pointer, without latency or transfer
     double delay_s(double transfer_s) const { return colocated ? 0 : latency_s + transfer_s; }
-};
-
-struct TaskCost {
-    double forward_s = 0;
-    double backward_s = 0;
-    bool active = false;    ///< the sample has work for the section, and so for all of its stages
-    double transfer_s = 0;  ///< of the stage's output or its gradient over an edge
-    /// The share of these seconds for which all parts of the lane work on the sample together, each on an
-    /// equal part, such as in experts that replicas share. For the rest, the sample's part works alone.
-    double common = 0;
 };
 
 struct SampleCost {

@@ -24,20 +24,26 @@ void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sum
     learned_.next_step();
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
         for (const auto& group : plan.batches[s])
-            for (const auto& batch : group)
-                for (const std::int64_t id : batch.samples) {
-                    const schedule::SampleCost cost = costs.of(id);
-                    const int section = static_cast<int>(s), last = graph_.last_stage(section);
-                    for (int stage = graph_.stage_of(section, 0); stage <= last; ++stage)
-                        learned_.add_predicted(stage, cost.stages[stage]);
-                }
+            for (const auto& batch : group) add_predicted(static_cast<int>(s), batch, costs);
     for (std::size_t stage = 0; stage < graph_.stages.size(); ++stage)
         for (std::size_t phase = 0; phase < 2; ++phase)
             learned_.add_measured(stage, phase, sums.task_s(stage, phase) / time_scale_);
 }
 
-void CostLearning::correct(schedule::SampleCost& cost) const {
-    if (enabled_) planning_.apply(cost);
+void CostLearning::add_predicted(int section, const schedule::MicroBatch& batch,
+                                 const workload::CostModel& costs) {
+    const int first = graph_.stage_of(section, 0), last = graph_.last_stage(section);
+    for (const std::int64_t id : batch.samples) {
+        const schedule::SampleCost cost = costs.of(id);
+        for (int stage = first; stage <= last; ++stage) learned_.add_predicted(stage, cost.stages[stage]);
+    }
+    const int lacking = graph_.sections[section].lane_micro_batch() - static_cast<int>(batch.samples.size());
+    for (int stage = first; stage <= last; ++stage)
+        for (int k = 0; k < lacking; ++k) learned_.add_predicted(stage, costs.lacking(stage));
+}
+
+void CostLearning::correct(schedule::Problem& problem) const {
+    if (enabled_) planning_.apply(problem);
 }
 
 std::vector<std::string> CostLearning::describe() const {

@@ -22,12 +22,14 @@ public:
     void step_done(const schedule::StepPlan& plan, const StepSums& sums, const workload::CostModel& costs);
     /// Copies what has been learned to the planner, whose thread must be idle.
     void update_planner() { planning_ = learned_; }
-    /// Corrects the cost of a sample. Called in the planner's thread.
-    void correct(schedule::SampleCost& cost) const;
+    /// Corrects the costs of a step. Called in the planner's thread.
+    void correct(schedule::Problem& problem) const;
     /// Returns lines for the log, one for each stage.
     std::vector<std::string> describe() const;
 
 private:
+    void add_predicted(int section, const schedule::MicroBatch& batch, const workload::CostModel& costs);
+
     bool enabled_;
     const graph::SectionGraph& graph_;
     double time_scale_;

@@ -26,7 +26,7 @@ Planner::Planner(const config::Deck& deck, const graph::SectionGraph& graph, con
 schedule::Problem Planner::problem_of(std::int64_t step) const {
     schedule::Problem problem = problem_;
     for (const std::int64_t id : batches_.samples(step)) problem.samples.push_back(costs_->of(id));
-    for (schedule::SampleCost& cost : problem.samples) learning_.correct(cost);
+    learning_.correct(problem);
     return problem;
 }
 

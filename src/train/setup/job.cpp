@@ -81,6 +81,7 @@ void Job::prepare_planning() {
         context_.pulse.doing("the costs of all samples");
         workload::Probes probes;
         costs_ = std::make_unique<workload::CostModel>(preflight_.scenario(), table(), probes);
+        costs_->set_lacking(problem_);
         if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table());
         if (context_.scenario.graph.sections.size() > 1)
             description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table()));

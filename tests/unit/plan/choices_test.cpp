@@ -64,5 +64,23 @@ TEST_F(Choices, TakeWhatTheLinksOfTheirPlacesTake) {
     EXPECT_GT(across_s, 1.1 * within_s);
 }
 
+/// What is known of a section's stages is right where they have other numbers, behind a pipeline.
+TEST_F(Choices, TakeTheSameBehindAPipeline) {
+    make({});
+    for (const int pp : {2, 1}) {
+        const std::optional<Plan> plan =
+            plan_with({{.layout = {.pp = pp}}, {.layout = {}, .micro_batch = 2}}, {0, 1}, 3);
+        const workload::StepEstimate known = subject_->estimate(plan.value().scenario, 0),
+                                     alone = workload::estimate(plan->scenario, *table_, *probes_,
+                                                                subject_->device, subject_->options,
+                                                                subject_->steps.front());
+        ASSERT_EQ(known.problem.stages.size(), static_cast<std::size_t>(pp) + 1);
+        EXPECT_GT(known.problem.stages.back().lacking_backward_s, 0);
+        for (std::size_t k = 0; k < known.problem.stages.size(); ++k)
+            EXPECT_EQ(known.problem.stages[k].lacking_backward_s, alone.problem.stages[k].lacking_backward_s)
+                << pp << ", stage " << k;
+    }
+}
+
 }  // namespace
 }  // namespace maestro::plan

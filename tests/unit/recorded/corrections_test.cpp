@@ -133,6 +133,15 @@ protected:
         return rows;
     }
 
+    /// Predicted seconds of the task of a micro-batch, which is perhaps not full.
+    double task(const workload::CostModel& model, const std::vector<std::int64_t>& samples, int stage,
+                std::size_t phase) const {
+        const graph::Section& section = scenario_->graph.section_of(stage);
+        const schedule::TaskCost lacking = model.lacking(stage);
+        return sum(model, samples, stage, phase) +
+               (section.micro_batch - static_cast<double>(samples.size())) *
+                   (phase == 0 ? lacking.forward_s : lacking.backward_s);
+    }
     /// Predicted seconds of these samples.
     static double sum(const workload::CostModel& model, const std::vector<std::int64_t>& samples, int stage,
                       std::size_t phase) {
@@ -186,7 +195,7 @@ TEST_F(Recorded, TasksGiveTheirFactorsAndEstimatesTakeThem) {
     scenario_->cluster->corrections = {other};
     // The last step would give other factors, but is not one of those that count.
     io::Rows rows = rows_of(2, [&](int stage, std::size_t phase, const Parts& parts, std::size_t part) {
-        return (phase == 0 ? 3 : 2) * sum(predicted, parts[part], stage, phase);
+        return (phase == 0 ? 3 : 2) * task(predicted, parts[part], stage, phase);
     });
     for (io::TaskRow& t : rows.tasks)
         if (t.step == 2) t.end_s += 7;
@@ -234,7 +243,7 @@ TEST_F(Recorded, LengthsHaveTheirOwnRatiosOfSums) {
     const std::map<std::int64_t, double> factors{{10, 5}, {50, 2}, {80, 4}};
     const io::Rows rows = rows_of(4, [&](int stage, std::size_t phase, const Parts& parts, std::size_t part) {
         const auto factor = factors.find(table_->length(parts[part].front(), kLanguage));
-        return (factor == factors.end() ? 1 : factor->second) * sum(predicted, parts[part], stage, phase);
+        return (factor == factors.end() ? 1 : factor->second) * task(predicted, parts[part], stage, phase);
     });
     double shorter_s = 0, longer_s = 0;
     for (const io::AssignmentRow& a : rows.assignment) {
@@ -267,12 +276,12 @@ TEST_F(Recorded, MessagesAreNotCorrected) {
     free.cluster->node = free.cluster->network = {0, 1e30};
     const workload::CostModel predicted(*scenario_, *table_, probes_), computed(free, *table_, probes_);
     ASSERT_GT(sum(predicted, {0}, kLanguage, 0), 1.1 * sum(computed, {0}, kLanguage, 0));
-    const auto measured = [&](int stage, std::size_t phase, const std::vector<std::int64_t>& samples) {
-        return sum(predicted, samples, stage, phase) + 2 * sum(computed, samples, stage, phase);
-    };
     const std::vector<Correction> found =
-        corrections(rows_of(2, [&](int stage, std::size_t phase, const Parts& parts,
-                                   std::size_t part) { return measured(stage, phase, parts[part]); }),
+        corrections(rows_of(2,
+                            [&](int stage, std::size_t phase, const Parts& parts, std::size_t part) {
+                                return task(predicted, parts[part], stage, phase) +
+                                       2 * task(computed, parts[part], stage, phase);
+                            }),
                     {1, 2});
     for (const Correction& of : found) {
         EXPECT_EQ(of.tp, of.section == "language" ? 2 : 1);
@@ -283,7 +292,8 @@ TEST_F(Recorded, MessagesAreNotCorrected) {
     corrected.cluster->corrections = found;
     const workload::CostModel after(corrected, *table_, probes_);
     for (std::int64_t id = 0; id < table_->size(); ++id)
-        EXPECT_NEAR(sum(after, {id}, kLanguage, 1), measured(kLanguage, 1, {id}), 1e-9);
+        EXPECT_NEAR(sum(after, {id}, kLanguage, 1),
+                    sum(predicted, {id}, kLanguage, 1) + 2 * sum(computed, {id}, kLanguage, 1), 1e-9);
     // Where messages alone would take longer, something of the measured time is computation all the same.
     const io::Rows short_ones = rows_of(1, [](int, std::size_t, const Parts&, std::size_t) { return 1e-6; });
     double tenth_s = 0, computed_s = 0;
@@ -302,7 +312,7 @@ TEST_F(Recorded, StagesHaveTheirOwnFactors) {
     const std::vector<Correction> found =
         corrections(rows_of(2,
                             [&](int stage, std::size_t phase, const Parts& parts, std::size_t part) {
-                                return factor(stage, phase) * sum(predicted, parts[part], stage, phase);
+                                return factor(stage, phase) * task(predicted, parts[part], stage, phase);
                             }),
                     {1, 2});
     expect_factors(found, factor);
@@ -356,7 +366,7 @@ protected:
         make({});
         const workload::CostModel predicted(*scenario_, *table_, probes_);
         rows_ = rows_of(8, [&](int stage, std::size_t phase, const Parts& parts, std::size_t part) {
-            return 3 * sum(predicted, parts[part], stage, phase);
+            return 3 * task(predicted, parts[part], stage, phase);
         });
         // The first steps after a start take longer.
         for (io::TaskRow& t : rows_.tasks)

@@ -174,6 +174,13 @@ Problem with_parts(Problem problem, std::uint64_t seed) {
 Problem any_problem(std::uint64_t seed) {
     Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
     if (seed % 5 < 2) problem = with_fan_in(std::move(problem), seed);
+    if (seed % 3 == 0 && !problem.zero_is_none) {
+        Dice dice(seed + 4'000'000);
+        for (StageShape& s : problem.stages) {
+            s.lacking_forward_s = dice.cost() / 10;
+            s.lacking_backward_s = dice.cost() / 5;
+        }
+    }
     return seed / 2 % 4 == 0 ? with_parts(std::move(problem), seed) : problem;
 }
 

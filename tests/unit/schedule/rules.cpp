@@ -113,10 +113,14 @@ private:
             complain("{}: {} backwards", name(batch), batch.backward.size());
         double forward = 0, backward = 0;  // of the longest part
         double common_forward = 0, common_backward = 0;
-        const double parts = problem_.stages[at(batch.stage)].parts;
+        const schedule::StageShape& stage = problem_.stages[at(batch.stage)];
+        const double parts = stage.parts;
         std::size_t sample = 0;
         for (const std::size_t end : batch.part_ends) {
-            double part_forward = 0, part_backward = 0;
+            if (end == sample) continue;  // a part without samples
+            const double lacks = std::max(0.0, stage.micro_batch / parts - static_cast<double>(end - sample));
+            double part_forward = lacks * stage.lacking_forward_s,
+                   part_backward = due_backward(batch) ? lacks * stage.lacking_backward_s : 0;
             for (; sample < end; ++sample) {
                 const TaskCost& c = cost(*batch.samples[sample], batch.stage);
                 part_forward += (1 - c.common) * c.forward_s;

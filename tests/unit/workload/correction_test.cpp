@@ -20,16 +20,21 @@ void observe(Correction& correction, const schedule::SampleCost& sample, double 
 
 TEST(Correction, ScalesEachSectionAndPhase) {
     Correction correction(2);
-    schedule::SampleCost sample = cost(1, 4);
-    correction.apply(sample);
+    schedule::Problem problem{.stages = {{.lacking_forward_s = 1, .lacking_backward_s = 1}, {}},
+                              .edges = {},
+                              .samples = {cost(1, 4)}};
+    const schedule::SampleCost& sample = problem.samples.front();
+    correction.apply(problem);
     EXPECT_EQ(sample.stages[0].forward_s, 1);  // nothing measured, nothing changed
     observe(correction, cost(1, 4), 3);
     observe(correction, cost(5, 2), 3);
     EXPECT_DOUBLE_EQ(correction.factors(0)[0], 3);
     EXPECT_DOUBLE_EQ(correction.factors(1)[1], 6);
-    correction.apply(sample);
+    correction.apply(problem);
     EXPECT_DOUBLE_EQ(sample.stages[0].backward_s, 24);
     EXPECT_DOUBLE_EQ(sample.stages[1].forward_s, 6);
+    EXPECT_DOUBLE_EQ(problem.stages[0].lacking_forward_s, 3);
+    EXPECT_DOUBLE_EQ(problem.stages[0].lacking_backward_s, 6);
 }
 
 TEST(Correction, LeavesOutSamplesWithoutWork) {
