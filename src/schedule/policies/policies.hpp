@@ -13,7 +13,7 @@ namespace maestro::schedule {
 /// Plans a step by the policy with this name in the deck: wavefront, fifo or lpt. `moves` and
 /// `unwanted`: see plan_wavefront. Every problem has a plan under every policy: if an upstream window is too
 /// small for the micro-batches of a step, fifo and lpt make them smaller, and so does wavefront as a last
-/// resort.
+/// resort. Sections that cannot wait for each other are planned independently.
 StepPlan make_plan(std::string_view policy, const Problem& problem, std::int64_t step, std::int64_t moves = 0,
                    const std::stop_token& unwanted = {});
 

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "schedule/execution/simulate.hpp"
 #include "schedule/policies/baselines.hpp"
+#include "schedule/policies/components.hpp"
 #include "schedule/policies/wavefront.hpp"
 #include "schedule/problem/bounds.hpp"
 #include "unit/schedule/exact.hpp"
@@ -67,6 +68,44 @@ TEST(Policies, KeepTheRulesOnRandomProblems) {
             if (HasFatalFailure()) return;
         }
     }
+}
+
+/// Sections that neither edges nor lanes join are planned as if there were no others.
+TEST(Policies, PlanSideBySideWhatCannotWaitForEachOther) {
+    int compared = 0;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+        const Problem one = schedule_test::random_problem(seed),
+                      other = schedule_test::random_problem(seed + 1000),
+                      both = schedule_test::side_by_side(one, other);
+        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
+            SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
+            const StepPlan plan = make_plan(policy, both, 7, 20), first = make_plan(policy, one, 7, 20),
+                           second = make_plan(policy, other, 7, 20);
+            ASSERT_EQ(plan.makespan_s, std::max(first.makespan_s, second.makespan_s));
+            ASSERT_EQ(plan.lower_bound_s, lower_bound(both));
+            ASSERT_EQ(plan.window_limited, first.window_limited || second.window_limited);
+            schedule_test::expect_rules_as_planned(both, plan);
+            schedule_test::expect_rules_when_ready(both, plan, seed);
+            ASSERT_THAT(schedule_test::wrong_floats(both, plan, compared), testing::IsEmpty());
+            if (HasFatalFailure()) return;
+        }
+    }
+    EXPECT_GT(compared, 300);
+}
+
+TEST(Policies, JoinWhatSharesALane) {
+    const auto section = [](int number, int first_lane, bool loss) {
+        return StageShape{.section = number, .groups = 2, .first_lane = first_lane, .loss = loss};
+    };
+    Problem problem{.stages = {section(0, 0, true), section(1, 4, true), section(2, 1, true),
+                               section(3, 6, false), section(4, 8, true)},
+                    .edges = {},
+                    .lanes = 10,
+                    .samples = {}};
+    // Lane 1 is of two sections. The fourth section, without a loss, cannot be planned alone.
+    EXPECT_EQ(components_of(problem), (std::vector<int>{0, 1, 0, 0, 2}));
+    problem.edges = {{.from = 3, .to = 4}};
+    EXPECT_EQ(components_of(problem), (std::vector<int>{0, 1, 0, 2, 2}));
 }
 
 TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {

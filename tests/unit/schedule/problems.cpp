@@ -171,6 +171,31 @@ Problem with_parts(Problem problem, std::uint64_t seed) {
     return problem;
 }
 
+Problem side_by_side(Problem problem, const Problem& other) {
+    const int sections = problem.sections(), stages = static_cast<int>(problem.stages.size());
+    for (StageShape stage : other.stages) {
+        stage.section += sections;
+        stage.first_lane += problem.lanes;
+        problem.stages.push_back(stage);
+    }
+    for (schedule::EdgeShape edge : other.edges) {
+        edge.from += stages;
+        edge.to += stages;
+        problem.edges.push_back(edge);
+    }
+    problem.lanes += other.lanes;
+    problem.zero_is_none = problem.zero_is_none || other.zero_is_none;
+    for (std::size_t i = 0; i < std::max(problem.samples.size(), other.samples.size()); ++i) {
+        if (i == problem.samples.size())
+            problem.samples.push_back({.id = other.samples[i].id,
+                                       .stages = std::vector<TaskCost>(static_cast<std::size_t>(stages))});
+        const std::vector<TaskCost> costs =
+            i < other.samples.size() ? other.samples[i].stages : std::vector<TaskCost>(other.stages.size());
+        problem.samples[i].stages.insert(problem.samples[i].stages.end(), costs.begin(), costs.end());
+    }
+    return problem;
+}
+
 Problem any_problem(std::uint64_t seed) {
     Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
     if (seed % 5 < 2) problem = with_fan_in(std::move(problem), seed);

@@ -25,6 +25,9 @@ schedule::Problem with_parts(schedule::Problem problem, std::uint64_t seed);
 /// with_parts, one in three with costs of samples that micro-batches lack.
 schedule::Problem any_problem(std::uint64_t seed);
 
+/// Both problems, on separate lanes. Samples with the same index are one sample, with the first one's id.
+schedule::Problem side_by_side(schedule::Problem problem, const schedule::Problem& other);
+
 /// How a section is cut into stages.
 struct Pipeline {
     int ranks = 1, chunks = 1;
