@@ -73,7 +73,7 @@ public:
     void collect(Result& result) override;
     std::vector<LossSum> loss_sums() const override { return loss_sums_; }
     std::vector<ExpertLoad> take_expert_loads() override { return layers_.take_expert_loads(); }
-    HostBytes host_bytes(const Batch& batch) const override;
+    HostBytes host_bytes(const Saved& saved) const override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
     void assume_worst_case() override { worst_case_ = true; }
 

@@ -56,6 +56,7 @@ std::size_t position_axes(const ModelSpec& spec) {
 
 std::vector<Language::Marked> Language::markers_of(const SampleView& sample) const {
     std::vector<Marked> found;
+    if (!role_.markers.any_in(sample.tokens)) return found;
     for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
         const auto kind = role_.markers.kind_of(sample.tokens[j]);
         if (!kind) continue;
@@ -229,11 +230,9 @@ Language::Targets Language::targets_of(const PackedBatch& packed, const State& s
     return targets;
 }
 
-HostBytes Language::host_bytes(const Batch& batch) const {
+HostBytes Language::host_bytes(const Saved& saved) const {
     if (spec_.experts.count == 0) return {};
-    State state = partition(pack(batch));
-    state.sequences.lane_rows.assign(batch.lane_rows.begin(), batch.lane_rows.end());
-    return layers_.host_bytes(state.sequences);
+    return layers_.host_bytes(static_cast<const State&>(saved).sequences);
 }
 
 std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {

@@ -219,7 +219,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     scratch.reset();
     footprint.saved = saved.peak();
     add_parameters(module->parameters(), footprint);
-    footprint.host = module->host_bytes(batch);
+    footprint.host = module->host_bytes(*state);
     footprint.forward_flops = meta->counts().flops;
     footprint.forward_end = used();
     footprint.forward_s = footprint.forward_end.seconds();

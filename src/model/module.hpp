@@ -225,9 +225,10 @@ public:
         static_cast<void>(batch);
         return {};
     }
-    /// Returns the memory by which layers with experts plan where rows go.
-    virtual HostBytes host_bytes(const Batch& batch) const {
-        static_cast<void>(batch);
+    /// Returns the memory by which layers with experts plan where rows go, for the micro-batch whose forward
+    /// returned this.
+    virtual HostBytes host_bytes(const Saved& saved) const {
+        static_cast<void>(saved);
         return {};
     }
     /// Makes the module assume, on the meta backend, the micro-batch that needs most memory among those with

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace maestro {
 
@@ -34,6 +35,13 @@ public:
         const auto at = std::find(tokens_.begin(), tokens_.end(), token);
         if (at == tokens_.end()) return {};
         return static_cast<Item::Kind>(at - tokens_.begin());
+    }
+    /// Whether one of the tokens stands for an item. Compilers vectorize this loop, because it has no exit.
+    bool any_in(std::span<const std::int32_t> tokens) const {
+        int any = 0;
+        for (const std::int32_t token : tokens)
+            for (const std::int32_t marker : tokens_) any |= static_cast<int>(token == marker);
+        return any != 0;
     }
     bool operator==(const Markers&) const = default;
 
