@@ -140,7 +140,7 @@ std::string describe(const Report& report) {
                                    : "; some that could be faster were not simulated");
     if (!report.found.plans.empty() && !report.found.proved && report.pays_all)
         text += fmt::format(": another of these layouts may be faster by at most {:.1f}%",
-                            100 * (1 - report.found.bound_s / report.found.step_s));
+                            100 * report.found.gap());
     if (!report.found.plans.empty() && report.searched < report.steps)
         text +=
             fmt::format(" in the first {}, on which the search compared them; the best were compared on all",
@@ -165,8 +165,10 @@ std::string to_json(const Report& report) {
     json["bounded"] = report.found.bounded;
     json["simulated"] = report.found.simulated;
     json["proved"] = report.found.proved;
-    if (!report.found.plans.empty() && report.pays_all)
+    if (!report.found.plans.empty() && report.pays_all) {
         json["bound_s"] = report.found.bound_s / static_cast<double>(report.searched);
+        json["gap"] = report.found.gap();
+    }
     json["search_s"] = report.search_s;
     if (report.measured_share) json["measured_share"] = *report.measured_share;
     if (!report.found.plans.empty()) return json.dump();

@@ -25,8 +25,10 @@ struct Found {
     double layouts = 0;            ///< choices of all sections together that fit the ranks
     int bounded = 0;               ///< of these, given places and memory
     int simulated = 0;
-    double step_s = 0;          ///< of the best plan on the steps of the search; sum over them
-    double bound_s = 0;         ///< no plan of these choices has shorter ones
+    double step_s = 0;   ///< of the best plan on the steps of the search; sum over them
+    double bound_s = 0;  ///< no plan of these choices has shorter ones
+    /// By which share of its time a plan may be faster than the best one on these steps.
+    double gap() const { return proved ? 0 : 1 - bound_s / step_s; }
     bool proved = false;        ///< no other plan of these choices is faster
     int no_room = 0;            ///< plans that do not fit into memory
     double least_memory = 0;    ///< bytes that the fullest rank of one of these lacked least

@@ -40,7 +40,7 @@ TEST(Deck, EveryInputIsGood) {
 }
 
 TEST(Deck, DecksForPlansHaveLengthsInsteadOfSamples) {
-    for (const char* name : {"plan_vlm.toml", "plan_distill.toml"})
+    for (const char* name : {"plan_vlm.toml", "plan_vlm_moe.toml", "plan_distill.toml"})
         for (const Command command : {Command::train, Command::plan, Command::simulate}) {
             const Deck deck = parse_deck(input(name), name, {}, command);
             EXPECT_TRUE(deck.data.lengths.requested()) << name;
