@@ -12,6 +12,7 @@
 #include "workload/layer_costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/memory.hpp"
+#include "workload/mixing.hpp"
 #include "workload/models.hpp"
 #include "workload/stage_probe.hpp"
 #include "workload/stages.hpp"
@@ -57,32 +58,6 @@ workload::Scenario Balance::scenario(std::vector<Choice> choices, const std::vec
 }
 
 namespace {
-
-/// The links of a stage where its ranks are laid on nodes as well as they can be.
-parallel::MeshLinks best_links(const workload::Scenario& scenario, int stage) {
-    const config::Cluster& cluster = *scenario.cluster;
-    const graph::Layout& layout = scenario.graph.section_of(stage).layout;
-    const auto cost = [&](std::int64_t ranks) {
-        const config::Link link =
-            (ranks <= cluster.ranks_per_node ? cluster.node : cluster.network).of_collectives();
-        return parallel::LinkCost{link.latency_s, link.bandwidth};
-    };
-    parallel::MeshLinks links = workload::mesh_links_of(scenario, stage);
-    links.tp = cost(layout.tp);
-    links.cp = cost(layout.stage_ranks());
-    if (!cluster.collectives.empty()) {
-        const auto nodes = [&](int ranks) {
-            const auto each = static_cast<int>(cluster.ranks_per_node);
-            return (ranks + each - 1) / each;
-        };
-        links.tp_nodes = nodes(layout.tp);
-        links.cp_nodes = std::min(nodes(layout.stage_ranks()), layout.cp);
-        links.fewest_nodes = true;
-    }
-    if (const int ranks = layout.expert_ranks(); ranks > 1 && ranks <= cluster.ranks_per_node)
-        links.expert_nodes.assign(static_cast<std::size_t>(ranks), 0);
-    return links;
-}
 
 /// What a rank of a stage takes and needs, whatever dp is.
 struct StageTimes {
@@ -176,11 +151,12 @@ private:
         const workload::Scenario& scenario = measured->scenario;
         const int stage = scenario.graph.stage_of(section_, 0);
         if (!weights_)
-            weights_.emplace(subject_.table, section_, samples_,
-                             workload::StageProbe(scenario, section_, stage, best_links(scenario, stage),
-                                                  subject_.table.lengths(section_), subject_.probes)
-                                 .grid());
-        measured->costs.emplace(scenario, section_, best_links(scenario, stage), subject_.table,
+            weights_.emplace(
+                subject_.table, section_, samples_,
+                workload::StageProbe(scenario, section_, stage, workload::best_links(scenario, stage),
+                                     subject_.table.lengths(section_), subject_.probes)
+                    .grid());
+        measured->costs.emplace(scenario, section_, workload::best_links(scenario, stage), subject_.table,
                                 subject_.probes, *weights_);
         workload::Probe probe = probe_of(scenario, workload::role_of(scenario, stage));
         probe.options.worst_case = shape.layout.cp > 1;

@@ -8,6 +8,7 @@
 
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
+#include "workload/mixing.hpp"
 #include "workload/models.hpp"
 #include "workload/stage_probe.hpp"
 
@@ -52,8 +53,25 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         if (!scope.samples.empty() && asked.empty()) asked.insert(1);
         const parallel::MeshLinks links = scope.links ? scope.links(stage) : mesh_links_of(scenario, stage);
         costs.cost = StageProbe(scenario, s, stage, links, table.lengths(s), probes).run(asked);
+        costs.cost.scale(mixing_factors(scenario, s, table, probes));
         if (scope.transfers) costs.transfer = transfer_of(scenario, stage, table);
     }
+}
+
+SampleSeconds seconds_of(const LengthCost& cost, const SampleTable& table, int section, std::int64_t sample) {
+    SampleSeconds seconds;
+    table.for_each_sequence(sample, section, [&](double n) {
+        seconds.forward_s += cost.at(cost.forward, n);
+        seconds.backward_s += cost.at(cost.backward, n);
+        seconds.common_s += cost.at(cost.common, n);
+    });
+    const std::span<const model::Units> encoders = table.encoders(section);
+    for (std::size_t e = 0; e < encoders.size(); ++e) {
+        const auto rows = static_cast<double>(encoders[e].outputs(table.items(sample)));
+        seconds.forward_s += rows * cost.items[e].forward;
+        seconds.backward_s += rows * cost.items[e].backward;
+    }
+    return seconds;
 }
 
 schedule::SampleCost CostModel::of(std::int64_t sample) const {
@@ -61,21 +79,12 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
     cost.id = sample;
     for (const Stage& costs : stages_) {
         schedule::TaskCost task;
-        double common_s = 0;
+        const SampleSeconds seconds = seconds_of(costs.cost, *table_, costs.section, sample);
         task.active = table_->activates(sample, costs.section);
-        table_->for_each_sequence(sample, costs.section, [&](double n) {
-            task.forward_s += costs.cost.at(costs.cost.forward, n);
-            task.backward_s += costs.cost.at(costs.cost.backward, n);
-            common_s += costs.cost.at(costs.cost.common, n);
-        });
-        const std::span<const model::Units> encoders = table_->encoders(costs.section);
-        for (std::size_t e = 0; e < encoders.size(); ++e) {
-            const auto rows = static_cast<double>(encoders[e].outputs(table_->items(sample)));
-            task.forward_s += rows * costs.cost.items[e].forward;
-            task.backward_s += rows * costs.cost.items[e].backward;
-        }
+        task.forward_s = seconds.forward_s;
+        task.backward_s = seconds.backward_s;
         const double task_s = task.forward_s + task.backward_s;
-        if (common_s > 0) task.common = std::min(1.0, common_s / task_s);
+        if (seconds.common_s > 0) task.common = std::min(1.0, seconds.common_s / task_s);
         if (!costs.backward) task.backward_s = 0;
         if (costs.transfer.bandwidth > 0)
             task.transfer_s = costs.transfer.seconds(table_->output_rows(sample, costs.section));

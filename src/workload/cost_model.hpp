@@ -33,6 +33,12 @@ struct Transfer {
 /// computes the loss.
 Transfer transfer_of(const Scenario& scenario, int stage, const SampleTable& table);
 
+/// What a stage takes for a sample, forward, backward, and of both what is common work (TaskCost::common).
+struct SampleSeconds {
+    double forward_s = 0, backward_s = 0, common_s = 0;
+};
+SampleSeconds seconds_of(const LengthCost& cost, const SampleTable& table, int section, std::int64_t sample);
+
 class CostModel {
 public:
     /// `table` must outlive the model; `probes` keeps what it measures. Costs are seconds of a sample's task

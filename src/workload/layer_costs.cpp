@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "workload/layout.hpp"
+#include "workload/mixing.hpp"
 #include "workload/models.hpp"
 #include "workload/stage_probe.hpp"
 #include "workload/task_factors.hpp"
@@ -50,6 +51,7 @@ LayerCosts::LayerCosts(const Scenario& scenario, int section, const parallel::Me
                            table.lengths(section), probes);
     mesh_ = probe.mesh();
     item_rows_ = probe.item_rows();
+    mixing_ = mixing_factors(scenario, section, table, probes);
     grid_ = probe.grid();
     needed_ = probe.needed(grid_, weights.asked());
     for (std::size_t i = 0; i < grid_.size(); ++i) {
@@ -113,7 +115,7 @@ double LayerCosts::seconds_of(const Passes& passes, Range layers, int index, int
     };
     const double forward_s = between(passes.forward[begin], passes.forward[end], factors[0]),
                  backward_s = between(passes.backward[end], passes.backward[begin], factors[1]);
-    return (forward_s + backward_s) / passes.samples;
+    return (mixing_[0] * forward_s + mixing_[1] * backward_s) / passes.samples;
 }
 
 void LayerCosts::add_seconds(Range layers, int index, int count, std::vector<double>& seconds) const {

@@ -2,6 +2,7 @@
 // of them. A planner that asks for many pipelines runs the models' code once for all of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -79,7 +80,8 @@ private:
     std::vector<Passes> lengths_;  ///< the same; of those that are needed
     std::vector<Passes> items_;    ///< by encoder
     std::vector<double> grid_;
-    double item_rows_ = 0;  ///< see StageProbe
+    double item_rows_ = 0;                ///< see StageProbe
+    std::array<double, 2> mixing_{1, 1};  ///< mixing_factors() of the section
 };
 
 }  // namespace maestro::workload

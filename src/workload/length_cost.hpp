@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -24,6 +25,18 @@ struct LengthCost {
         if (k == 0) return n * each.front();
         const double share = (n - lengths[k - 1]) / (lengths[k] - lengths[k - 1]);
         return n * (each[k - 1] + share * (each[k] - each[k - 1]));
+    }
+    /// Multiplies all forwards and backwards; common work by the mean of both.
+    void scale(const std::array<double, 2>& factors) {
+        for (double& each : forward) each *= factors[0];
+        for (double& each : backward) each *= factors[1];
+        for (double& each : common) each *= (factors[0] + factors[1]) / 2;
+        for (OfItem& item : items) {
+            item.forward *= factors[0];
+            item.backward *= factors[1];
+        }
+        lacking_forward *= factors[0];
+        lacking_backward *= factors[1];
     }
     /// Returns the length at the end of the interval in which n is interpolated, as an index; 0: there is
     /// none before it.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -33,9 +34,15 @@ int quarter_octave(int i) {
 
 StageProbe::StageProbe(const Scenario& scenario, int section, int stage, const parallel::MeshLinks& links,
                        const SampleTable::Lengths& lengths, Probes& probes)
+    : StageProbe(scenario, section, role_of(scenario, stage), mesh_shape_of(scenario, stage), links, lengths,
+                 probes) {}
+
+StageProbe::StageProbe(const Scenario& scenario, int section, model::Role role,
+                       const parallel::MeshShape& mesh, const parallel::MeshLinks& links,
+                       const SampleTable::Lengths& lengths, Probes& probes)
     : probe_{.spec = scenario.models[section],
-             .role = role_of(scenario, stage),
-             .shape = task_mesh(mesh_shape_of(scenario, stage)),
+             .role = std::move(role),
+             .shape = task_mesh(mesh),
              .links = task_links(links)},
       units_(probe_.spec),
       encoders_(encoders_of(scenario, section)),
@@ -75,13 +82,14 @@ std::vector<bool> StageProbe::needed(const std::vector<double>& grid, const std:
     return needed;
 }
 
-LengthCost StageProbe::run(const std::set<double>& asked) const {
+LengthCost StageProbe::run(const std::set<double>& asked, bool corrected) const {
     LengthCost cost;
     cost.lengths = grid();
     const std::vector<bool> measured = needed(cost.lengths, asked);
-    for (std::size_t i = 0; i < cost.lengths.size(); ++i) add(cost, static_cast<int>(i), measured[i]);
-    for (std::size_t e = 0; e < encoders_.size(); ++e) add_item_rows(cost, e);
-    add_lacking(cost);
+    for (std::size_t i = 0; i < cost.lengths.size(); ++i)
+        add(cost, static_cast<int>(i), measured[i], corrected);
+    for (std::size_t e = 0; e < encoders_.size(); ++e) add_item_rows(cost, e, corrected);
+    add_lacking(cost, corrected);
     return cost;
 }
 
@@ -127,8 +135,8 @@ StageProbe::Batch StageProbe::batch_of(const model::SampleShape& shape, double l
 
 /// Returns the cost of one of `count` samples of this shape.
 StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double length, double count,
-                                        bool half) const {
-    const Batch batch = batch_of(shape, length, count, half, true);
+                                        bool corrected, bool half) const {
+    const Batch batch = batch_of(shape, length, count, half, corrected);
     const model::Footprint& f = batch.footprint;
     if (timed_) return {f.forward_s / batch.samples, f.backward_s / batch.samples};
     return {f.forward_flops / kNominalRate / batch.samples, f.backward_flops / kNominalRate / batch.samples};
@@ -136,10 +144,11 @@ StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double 
 
 /// Returns the seconds of a sample for which all replicas that share experts work in common: twice what a
 /// replica saves if the others have samples of half the length.
-double StageProbe::common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const {
+double StageProbe::common_of(const model::SampleShape& shape, double length, const Seconds& seconds,
+                             bool corrected) const {
     if (!common_) return 0;
     const double others = (probe_.shape.dp - 1.0) / probe_.shape.dp;
-    const double saved = seconds.sum() - measure(shape, length, usual(length), true).sum();
+    const double saved = seconds.sum() - measure(shape, length, usual(length), corrected, true).sum();
     return std::max(0.0, 2 * saved / others);
 }
 
@@ -160,7 +169,7 @@ model::SampleShape StageProbe::shape_with_item(std::size_t e) const {
 }
 
 /// Appends the costs of the i-th length, or NaN where it is not to be measured.
-void StageProbe::add(LengthCost& cost, int i, bool measured) const {
+void StageProbe::add(LengthCost& cost, int i, bool measured, bool corrected) const {
     if (!measured) {
         for (std::vector<double>* each : {&cost.forward, &cost.backward, &cost.common})
             each->push_back(std::numeric_limits<double>::quiet_NaN());
@@ -168,23 +177,23 @@ void StageProbe::add(LengthCost& cost, int i, bool measured) const {
     }
     const model::SampleShape shape = shape_of(i).first;
     const double length = cost.lengths[static_cast<std::size_t>(i)];
-    const Seconds seconds = measure(shape, length, usual(length));
+    const Seconds seconds = measure(shape, length, usual(length), corrected);
     cost.forward.push_back(seconds.forward / length);
     cost.backward.push_back(seconds.backward / length);
-    cost.common.push_back(common_of(shape, length, seconds) / length);
+    cost.common.push_back(common_of(shape, length, seconds, corrected) / length);
 }
 
 /// Rows of an item cost less or more than others, because they are neither embedded nor predicted.
-void StageProbe::add_item_rows(LengthCost& cost, std::size_t e) const {
+void StageProbe::add_item_rows(LengthCost& cost, std::size_t e, bool corrected) const {
     const double text = 2 * item_rows();
-    const Seconds seconds = measure(shape_with_item(e), text, usual(text));
+    const Seconds seconds = measure(shape_with_item(e), text, usual(text), corrected);
     cost.items.push_back({.forward = (seconds.forward - cost.at(cost.forward, text)) / item_rows(),
                           .backward = (seconds.backward - cost.at(cost.backward, text)) / item_rows()});
 }
 
 /// What a task takes whatever its samples are follows from a usual micro-batch and one of half as many
 /// samples.
-void StageProbe::add_lacking(LengthCost& cost) const {
+void StageProbe::add_lacking(LengthCost& cost, bool corrected) const {
     if (!timed_ || micro_batch_ == 1) return;
     const double mean = lengths_.sum / static_cast<double>(std::max<std::int64_t>(lengths_.samples, 1));
     std::optional<std::size_t> nearest;
@@ -195,7 +204,7 @@ void StageProbe::add_lacking(LengthCost& cost) const {
             nearest = i;
     if (!nearest) return;
     const double length = cost.lengths[*nearest], count = usual(length), fewer = std::floor(count / 2);
-    const Seconds seconds = measure(shape_of(static_cast<int>(*nearest)).first, length, fewer);
+    const Seconds seconds = measure(shape_of(static_cast<int>(*nearest)).first, length, fewer, corrected);
     // A line through both: as many samples of this length as the batch has on average share the rest.
     const auto lacking = [&](double usual_s, double fewer_s) {
         const double fixed_s = (fewer_s - usual_s) * count * fewer / (count - fewer);

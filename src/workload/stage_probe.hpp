@@ -19,13 +19,20 @@ public:
     /// `section`: that of the stage; `lengths`: of its sequences in the file. All must outlive the probe.
     StageProbe(const Scenario& scenario, int section, int stage, const parallel::MeshLinks& links,
                const SampleTable::Lengths& lengths, Probes& probes);
+    /// Of a stage with this role on a mesh of this shape, but for dp.
+    StageProbe(const Scenario& scenario, int section, model::Role role, const parallel::MeshShape& mesh,
+               const parallel::MeshLinks& links, const SampleTable::Lengths& lengths, Probes& probes);
 
     /// Returns the lengths at which the stage may be measured, and which of them the costs of samples of the
     /// lengths `asked` need; of any samples where these are none.
     std::vector<double> grid() const;
     std::vector<bool> needed(const std::vector<double>& grid, const std::set<double>& asked) const;
     /// Returns what the stage takes for samples of the lengths `asked`, of any length where these are none.
-    LengthCost run(const std::set<double>& asked) const;
+    LengthCost run(const std::set<double>& asked) const { return run(asked, true); }
+    /// Returns the same without the corrections of the cluster.
+    LengthCost predicted(const std::set<double>& asked) const { return run(asked, false); }
+    /// Returns the probe of the stage without samples.
+    const Probe& empty() const { return probe_; }
 
     /// What a micro-batch of equal samples takes and keeps.
     struct Batch {
@@ -45,6 +52,7 @@ public:
     const parallel::MeshShape& mesh() const { return probe_.shape; }
 
 private:
+    LengthCost run(const std::set<double>& asked, bool corrected) const;
     struct Seconds {
         double forward, backward;
         double sum() const { return forward + backward; }
@@ -52,13 +60,15 @@ private:
     double usual(double length) const;
     Batch batch_of(const model::SampleShape& shape, double length, double count, bool half,
                    bool corrected) const;
-    Seconds measure(const model::SampleShape& shape, double length, double count, bool half = false) const;
-    double common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const;
+    Seconds measure(const model::SampleShape& shape, double length, double count, bool corrected,
+                    bool half = false) const;
+    double common_of(const model::SampleShape& shape, double length, const Seconds& seconds,
+                     bool corrected) const;
     std::pair<model::SampleShape, std::int64_t> shape_of(int i) const;
     model::SampleShape shape_with_item(std::size_t e) const;
-    void add(LengthCost& cost, int i, bool measured) const;
-    void add_item_rows(LengthCost& cost, std::size_t e) const;
-    void add_lacking(LengthCost& cost) const;
+    void add(LengthCost& cost, int i, bool measured, bool corrected) const;
+    void add_item_rows(LengthCost& cost, std::size_t e, bool corrected) const;
+    void add_lacking(LengthCost& cost, bool corrected) const;
 
     Probe probe_;  ///< without samples
     model::Units units_;

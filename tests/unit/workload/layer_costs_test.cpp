@@ -72,13 +72,14 @@ protected:
     Probes probes_;
 };
 
-/// Forward and backward of the first, a middle and the last stage; also where backward passes end at the
-/// first layer that is trained. On a GPU, the host of each stage prepares its first operations besides, which
-/// is most of the time of such small stages.
+/// Forward and backward of the first, a middle and the last stage; also where ranks share sequences, and
+/// where backward passes end at the first layer that is trained. On a GPU, the host of each stage prepares
+/// its first operations besides, which is most of the time of such small stages.
 TEST_F(LayerCostsTest, AreThoseOfTheStages) {
     const std::vector<std::vector<std::string>> cases = {
         {},
         {"train.recompute=layer"},
+        {"section.vision.layout.cp=2", "section.language.layout.cp=2"},
         {"section.vision.mode=forward", "section.vision.weights=random",
          "section.language.freeze=[\"embedding\", \"layers.0-4\"]"}};
     for (const std::vector<std::string>& settings : cases)

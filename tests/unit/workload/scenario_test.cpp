@@ -12,9 +12,12 @@
 #include "unit/workload/glyph_scenario.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/costs.hpp"
+#include "workload/layer_costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/memory.hpp"
+#include "workload/mixing.hpp"
 #include "workload/models.hpp"
+#include "workload/stage_probe.hpp"
 #include "workload/step_end.hpp"
 #include "workload/training_samples.hpp"
 
@@ -358,32 +361,89 @@ TEST_F(Planning, AMicroBatchThatIsNotFullTakesMoreForEachSample) {
     EXPECT_EQ(CostModel(base_, table, probes).lacking(kLanguage).forward_s, 0);
 }
 
+/// Samples of Qwen3-VL-8B, whose lengths are drawn, and what its model's code takes for them.
+class Costs : public testing::Test {
+protected:
+    void make(int samples, std::vector<std::string> settings = {}) {
+        settings.insert(settings.end(),
+                        {fmt::format("data.lengths.samples={}", samples), "data.global_batch=8"});
+        const config::Deck deck =
+            config::parse_deck(input("plan_vlm.toml"), "deck", settings, config::Command::simulate);
+        scenario_ = make_scenario(deck);
+        samples_ = training_samples(deck, scenario_);
+        scenario_.markers = samples_->markers();
+        scenario_.cluster = config::parse_cluster(input("clusters/h100.toml"), "cluster");
+        table_ = std::make_unique<SampleTable>(table_of(scenario_, *samples_));
+    }
+    /// Seconds of a micro-batch, forward and backward, on the first rank of the section's first stage.
+    std::array<double, 2> seconds_of_batch(int section, const std::vector<std::int64_t>& samples) {
+        const int stage = scenario_.graph.stage_of(section, 0);
+        Probe probe{.spec = scenario_.models[section],
+                    .role = role_of(scenario_, stage),
+                    .shape = mesh_shape_of(scenario_, stage),
+                    .links = mesh_links_of(scenario_, stage)};
+        probe.options.rates = rates_of(scenario_.cluster->device);
+        for (const std::int64_t id : samples) probe.add(table_->shape(id));
+        const model::Footprint& footprint = probes_.footprint(probe);
+        return {footprint.forward_s, footprint.backward_s};
+    }
+    static constexpr int kVision = 0, kLanguage = 1;
+    Scenario scenario_;
+    std::unique_ptr<data::Samples> samples_;
+    std::unique_ptr<SampleTable> table_;
+    Probes probes_;
+};
+
 /// Rows of pictures cost less than those of texts, which the head predicts. In texts of usual lengths what
 /// that saves is known within a few per cent of what the model's code takes.
-TEST(Costs, OfPicturesWithinTexts) {
-    constexpr int kLanguage = 1, kSamples = 24;
-    const config::Deck deck = config::parse_deck(
-        input("plan_vlm.toml"), "deck",
-        {fmt::format("data.lengths.samples={}", kSamples), "data.global_batch=8"}, config::Command::simulate);
-    Scenario scenario = make_scenario(deck);
-    const std::unique_ptr<data::Samples> samples = training_samples(deck, scenario);
-    scenario.markers = samples->markers();
-    scenario.cluster = config::parse_cluster(input("clusters/h100.toml"), "cluster");
-    const SampleTable table = table_of(scenario, *samples);
-    Probes probes;
-    const CostModel costs(scenario, table, probes);
+TEST_F(Costs, OfPicturesWithinTexts) {
+    make(24);
+    const CostModel costs(scenario_, *table_, probes_);
     double predicted_s = 0, real_s = 0;
-    for (std::int64_t id = 0; id < kSamples; ++id) {
-        Probe probe{.spec = scenario.models[kLanguage],
-                    .role = role_of(scenario, kLanguage),
-                    .shape = mesh_shape_of(scenario, kLanguage),
-                    .links = mesh_links_of(scenario, kLanguage)};
-        probe.options.rates = rates_of(scenario.cluster->device);
-        probe.add(table.shape(id));
-        real_s += probes.footprint(probe).forward_s;
+    for (std::int64_t id = 0; id < table_->size(); ++id) {
+        real_s += seconds_of_batch(kLanguage, {id})[0];
         predicted_s += costs.of(id).stages[kLanguage].forward_s;
     }
     EXPECT_NEAR(predicted_s, real_s, 0.03 * real_s);
+}
+
+/// Which pictures of a micro-batch four ranks cut depends on how they go together.
+TEST_F(Costs, OfPicturesThatRanksShare) {
+    constexpr std::size_t kMicroBatch = 8;
+    make(600, {"section.vision.layout.cp=4", fmt::format("section.vision.micro_batch={}", kMicroBatch)});
+    const CostModel costs(scenario_, *table_, probes_);
+    std::array<double, 2> predicted_s{}, real_s{};
+    std::vector<std::int64_t> batch;
+    for (std::int64_t id = 30; id < table_->size(); ++id) {
+        if (!table_->activates(id, kVision)) continue;
+        batch.push_back(id);
+        const schedule::TaskCost cost = costs.of(id).stages[kVision];
+        predicted_s[0] += cost.forward_s;
+        predicted_s[1] += cost.backward_s;
+        if (batch.size() < kMicroBatch) continue;
+        const std::array<double, 2> seconds = seconds_of_batch(kVision, batch);
+        real_s[0] += seconds[0];
+        real_s[1] += seconds[1];
+        batch.clear();
+    }
+    for (const std::size_t phase : {0, 1})
+        EXPECT_NEAR(predicted_s[phase], real_s[phase], 0.04 * real_s[phase]) << phase;
+    // A planner that asks for layers knows it as well.
+    const std::vector<std::int64_t> some{31, 40, 57};
+    const parallel::MeshLinks links = mesh_links_of(scenario_, 0);
+    const SampleWeights weights(
+        *table_, kVision, some,
+        StageProbe(scenario_, kVision, 0, links, table_->lengths(kVision), probes_).grid());
+    std::vector<double> seconds(some.size(), 0.0);
+    LayerCosts(scenario_, kVision, links, *table_, probes_, weights)
+        .add_seconds({0, scenario_.models[kVision].layers}, 0, 1, seconds);
+    for (std::size_t i = 0; i < some.size(); ++i) {
+        const schedule::TaskCost cost = costs.of(some[i]).stages[kVision];
+        EXPECT_NEAR(seconds[i], cost.forward_s + cost.backward_s, 0.01 * seconds[i]) << i;
+    }
+    const auto [forward, backward] = mixing_factors(scenario_, kVision, *table_, probes_);
+    EXPECT_GT(std::abs(forward - 1) + std::abs(backward - 1), 0.1) << "without them it is not so";
+    EXPECT_EQ(mixing_factors(scenario_, kLanguage, *table_, probes_)[0], 1) << "no ranks share texts";
 }
 
 TEST_F(Planning, AFileWithoutTargetsIsRefused) {
