@@ -83,7 +83,7 @@ private:
         if (others.empty()) return;
         const std::string quick = quick_policy(policy_);
         const auto quick_s = [&](const workload::StepEstimate& step, const Plan& of) {
-            return seconds_of_step(subject_, of.scenario.graph, step, 0, quick);
+            return seconds_of_step(subject_, of.scenario, step, 0, quick);
         };
         for (Fitting& other : others) {
             ++found_.bounded;

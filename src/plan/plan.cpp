@@ -95,11 +95,11 @@ std::string lack_of(const Report& report) {
 }
 
 /// A step of a few hundred samples tells the mean of many within 1% for most plans, but the fastest of
-/// thousands is one that the step happens to suit. So the best of the search are compared on more steps.
+/// thousands is one that the step happens to suit. So the best of the search are compared on more steps, and
+/// with the times that their micro-batches have as items go together.
 struct Subjects {
     Subject searched, all;
     std::vector<Plan> on_all_steps(const std::vector<Plan>& plans, const std::string& policy) const {
-        if (searched.steps.size() == all.steps.size()) return plans;
         std::vector<Plan> sorted;
         for (const Plan& plan : plans) insert(sorted, simulated(all, plan, policy));
         return sorted;
@@ -297,7 +297,8 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         const std::span<const std::int64_t> ids = order.batch(static_cast<std::int64_t>(k));
         subject.steps.emplace_back(ids.begin(), ids.end());
     }
-    const Subject on_all_steps = subject;
+    Subject on_all_steps = subject;
+    on_all_steps.mixed = true;
     subject.steps.resize(report.searched);
     const Subjects subjects{subject, on_all_steps};
     const Ratings ratings = rate(subject, report.ranks, !report.pays_all);

@@ -34,6 +34,9 @@ struct Subject {
     std::int64_t moves = 0;                        ///< of the wavefront's search
     schedule::Dispatch dispatch = schedule::Dispatch::planned;
     IsFixed is_fixed;
+    /// Micro-batches take the times that they have as their items go together (workload/mixing.hpp), as
+    /// `maestro simulate` has them. No bound holds for these.
+    bool mixed = false;
 
     /// Returns the same with other estimates, for scenarios on another cluster.
     Subject with(workload::Estimates& others) const {
@@ -46,7 +49,8 @@ struct Subject {
                 .steps = steps,
                 .moves = moves,
                 .dispatch = dispatch,
-                .is_fixed = is_fixed};
+                .is_fixed = is_fixed,
+                .mixed = mixed};
     }
     /// Returns the estimate of the k-th step of a scenario.
     workload::StepEstimate estimate(const workload::Scenario& of, std::size_t k) const {

@@ -162,9 +162,8 @@ private:
     /// Estimates its time: that of a wavefront is mostly about half way between the bound and a quick order,
     /// of which the first step is simulated.
     void order_quickly(Candidate& candidate, const Refined& refined) {
-        const double quick_s =
-            static_cast<double>(subject_.steps.size()) *
-            seconds_of_step(subject_, refined.scenario.graph, refined.first_step, 0, quick_);
+        const double quick_s = static_cast<double>(subject_.steps.size()) *
+                               seconds_of_step(subject_, refined.scenario, refined.first_step, 0, quick_);
         candidate.expected_s = quick_ == limits_.policy ? quick_s : (candidate.bound_s + quick_s) / 2;
     }
 

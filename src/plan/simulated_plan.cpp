@@ -8,6 +8,7 @@
 #include "graph/grid.hpp"
 #include "schedule/policies/policies.hpp"
 #include "schedule/problem/bounds.hpp"
+#include "workload/mixing.hpp"
 
 namespace maestro::plan {
 
@@ -15,12 +16,16 @@ namespace {
 
 /// Returns the timeline of the k-th step, and the seconds of the step.
 std::pair<schedule::Timeline, double> run_step(const Subject& subject, const workload::StepEstimate& step,
-                                               const graph::SectionGraph& graph, std::size_t k,
+                                               const workload::Scenario& scenario, std::size_t k,
                                                const std::string& policy) {
     const schedule::StepPlan made =
         schedule::make_plan(policy, step.problem, static_cast<std::int64_t>(k) + 1, subject.moves);
-    schedule::Timeline timeline = schedule::simulate(step.problem, made, subject.dispatch);
-    const double seconds = workload::running_step_seconds(step.problem, made, timeline, graph, step.ends,
+    std::optional<schedule::Problem> mixed;
+    if (subject.mixed)
+        mixed = workload::with_mixed_batches(step.problem, made, scenario, subject.table, subject.probes);
+    const schedule::Problem& problem = mixed ? *mixed : step.problem;
+    schedule::Timeline timeline = schedule::simulate(problem, made, subject.dispatch);
+    const double seconds = workload::running_step_seconds(problem, made, timeline, scenario.graph, step.ends,
                                                           step.latency_s, subject.dispatch);
     return {std::move(timeline), seconds};
 }
@@ -29,7 +34,7 @@ std::pair<schedule::Timeline, double> run_step(const Subject& subject, const wor
 void simulate_step(const Subject& subject, Plan& plan, std::size_t k, const std::string& policy) {
     const workload::StepEstimate step = subject.estimate(plan.scenario, k);
     const graph::SectionGraph& graph = plan.scenario.graph;
-    const auto [timeline, seconds] = run_step(subject, step, graph, k, policy);
+    const auto [timeline, seconds] = run_step(subject, step, plan.scenario, k, policy);
     plan.step_s += seconds;
     plan.end_share += std::max(0.0, seconds - timeline.makespan_s);  // seconds until all steps are added
     plan.tokens += step.tokens;
@@ -80,9 +85,9 @@ std::string quick_policy(const std::string& policy) {
     return policy == "wavefront" ? "lpt" : policy;
 }
 
-double seconds_of_step(const Subject& subject, const graph::SectionGraph& graph,
+double seconds_of_step(const Subject& subject, const workload::Scenario& scenario,
                        const workload::StepEstimate& step, std::size_t k, const std::string& policy) {
-    return run_step(subject, step, graph, k, policy).second;
+    return run_step(subject, step, scenario, k, policy).second;
 }
 
 Plan simulated(const Subject& subject, Plan plan, const std::string& policy) {

@@ -47,7 +47,7 @@ std::string quick_policy(const std::string& policy);
 /// Returns the plan with the times of its steps under a policy.
 Plan simulated(const Subject& subject, Plan plan, const std::string& policy);
 /// Returns the seconds of the k-th step alone, of which the estimate is known.
-double seconds_of_step(const Subject& subject, const graph::SectionGraph& graph,
+double seconds_of_step(const Subject& subject, const workload::Scenario& scenario,
                        const workload::StepEstimate& step, std::size_t k, const std::string& policy);
 /// Returns the simulated plan of these choices, or nothing where they do not fit.
 std::optional<Plan> plan_of(const Subject& subject, std::vector<Choice> choices, std::vector<int> host_of,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -10,20 +11,39 @@
 #include "workload/cost_model.hpp"
 #include "workload/costs.hpp"
 #include "workload/data_order.hpp"
+#include "workload/mixing.hpp"
 #include "workload/models.hpp"
 #include "workload/sample_table.hpp"
 #include "workload/stages.hpp"
 
 namespace maestro::simulation {
 
-Inputs inputs_of(workload::Scenario scenario, const data::Samples& samples, const Source& source) {
+namespace {
+
+/// What a step is estimated from.
+struct Facts {
+    workload::Scenario scenario;
+    workload::SampleTable table;
+    workload::Probes probes = {};
+};
+
+Facts facts_of(workload::Scenario scenario, const data::Samples& samples) {
     scenario.markers = samples.markers();
-    const graph::SectionGraph& graph = scenario.graph;
     workload::check_samples(scenario, samples);
-    const workload::SampleTable table = workload::table_of(scenario, samples);
+    workload::SampleTable table = workload::table_of(scenario, samples);
     workload::check_lengths(scenario, table, samples.name());
     workload::balance_stages(scenario, table);
-    workload::Probes probes;
+    return {.scenario = std::move(scenario), .table = std::move(table)};
+}
+
+}  // namespace
+
+Inputs inputs_of(workload::Scenario of_deck, const data::Samples& samples, const Source& source) {
+    const auto facts = std::make_shared<Facts>(facts_of(std::move(of_deck), samples));
+    const workload::Scenario& scenario = facts->scenario;
+    const workload::SampleTable& table = facts->table;
+    workload::Probes& probes = facts->probes;
+    const graph::SectionGraph& graph = scenario.graph;
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
     Inputs inputs;
     inputs.step = std::max<std::int64_t>(source.step, 1);
@@ -40,6 +60,11 @@ Inputs inputs_of(workload::Scenario scenario, const data::Samples& samples, cons
         static_cast<workload::StepEstimate&>(inputs) =
             workload::estimate(scenario, table, probes, source.device, source.plan, ids);
         inputs.device_memory = source.device.memory;
+        if (!replay)
+            inputs.batch_times = [facts](schedule::Problem problem, const schedule::StepPlan& plan) {
+                return workload::with_mixed_batches(std::move(problem), plan, facts->scenario, facts->table,
+                                                    facts->probes);
+            };
     } else {
         inputs.problem = workload::problem_of(scenario);
     }

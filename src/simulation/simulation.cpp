@@ -60,7 +60,7 @@ double idle_of(const Result& result, std::size_t stage) {
 
 }  // namespace
 
-Result simulate_step(schedule::Problem problem, const Options& options) {
+Result simulate_step(schedule::Problem problem, const Options& options, const BatchTimes& batch_times) {
     Result result;
     result.policy = options.policy;
     if (options.policy == "one-size") {
@@ -74,9 +74,10 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
     result.schedule_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     result.window_limited = result.plan.window_limited;
+    if (batch_times) problem = batch_times(std::move(problem), result.plan);
     result.problem = schedule::with_noise(std::move(problem), result.plan, options.noise, options.seed);
     result.lower_bound_s =
-        options.noise > 0 ? schedule::lower_bound(result.problem) : result.plan.lower_bound_s;
+        options.noise > 0 || batch_times ? schedule::lower_bound(result.problem) : result.plan.lower_bound_s;
     result.timeline = schedule::simulate(result.problem, result.plan, options.dispatch);
     return result;
 }
@@ -288,7 +289,7 @@ Result simulate_inputs(Inputs inputs, const graph::SectionGraph& graph, const co
     options.dispatch =
         deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready : schedule::Dispatch::planned;
     const schedule::Dispatch dispatch = options.dispatch;
-    Result result = simulate_step(std::move(inputs.problem), options);
+    Result result = simulate_step(std::move(inputs.problem), options, inputs.batch_times);
     complete(result, graph, inputs, dispatch);
     return result;
 }
@@ -323,6 +324,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
     if (policy == "one-size") scenario = workload::in_one_layout(scenario);
     const graph::SectionGraph& graph = scenario.graph;
     Inputs inputs;
+    std::unique_ptr<data::Samples> samples;
     if (line.costs.empty()) {
         if (!line.cluster.empty() && deck.run.precision == "fp64")
             throw Error(ExitCode::bad_deck,
@@ -340,7 +342,8 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
             // The tasks of a sample run one after another, so that nothing else is in flight.
             source.plan.least_windows = policy == "one-size";
         }
-        inputs = inputs_of(scenario, *workload::training_samples(deck, scenario), source);
+        samples = workload::training_samples(deck, scenario);
+        inputs = inputs_of(scenario, *samples, source);
         if (!line.replay.empty())
             log::info(
                 "{}: the tasks of step {} took {:.6g} s from first to last, the rest of the step {:.6g} s",

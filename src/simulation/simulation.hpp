@@ -39,9 +39,10 @@ struct Options {
     std::uint64_t seed = 1;
 };
 
-/// Plans and executes one step; the lower bound is that of the times with their noise. Throws Error(bad_deck)
-/// where the windows are too small.
-Result simulate_step(schedule::Problem problem, const Options& options);
+/// Plans and executes one step; the lower bound is that of the times with their noise. `batch_times`: those
+/// of the micro-batches; empty: sums over their samples. Throws Error(bad_deck) where the windows are too
+/// small.
+Result simulate_step(schedule::Problem problem, const Options& options, const BatchTimes& batch_times = {});
 
 /// Adds what models and cluster give besides task times: memory, tokens, the end of the step.
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs,

@@ -5,6 +5,8 @@
 #include <array>
 
 #include "parallel/mesh.hpp"
+#include "schedule/problem/problem.hpp"
+#include "schedule/problem/step_plan.hpp"
 #include "workload/probes.hpp"
 #include "workload/sample_table.hpp"
 #include "workload/scenario.hpp"
@@ -20,5 +22,11 @@ parallel::MeshLinks best_links(const Scenario& scenario, int stage);
 /// pipeline. 1 where no ranks share sequences, and without a cluster.
 std::array<double, 2> mixing_factors(const Scenario& scenario, int section, const SampleTable& table,
                                      Probes& probes);
+
+/// Returns the problem with the times that the micro-batches of a plan take as their items go together, where
+/// ranks of an encoder share items: those that a run of the plan would have. The estimates by which it was
+/// planned do not know of them. The scenario must be on a cluster.
+schedule::Problem with_mixed_batches(schedule::Problem problem, const schedule::StepPlan& plan,
+                                     const Scenario& scenario, const SampleTable& table, Probes& probes);
 
 }  // namespace maestro::workload

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "schedule/policies/policies.hpp"
 #include "support/decks.hpp"
 #include "support/errors.hpp"
 #include "unit/data/sample_file_fixture.hpp"
@@ -441,6 +442,24 @@ TEST_F(Costs, OfPicturesThatRanksShare) {
         const schedule::TaskCost cost = costs.of(some[i]).stages[kVision];
         EXPECT_NEAR(seconds[i], cost.forward_s + cost.backward_s, 0.01 * seconds[i]) << i;
     }
+    // And of a plan, what each micro-batch takes.
+    schedule::Problem problem = problem_of(scenario_);
+    for (std::int64_t id = 100; id < 140; ++id) problem.samples.push_back(costs.of(id));
+    const schedule::StepPlan plan = schedule::make_plan("fifo", problem, 1);
+    const schedule::Problem mixed = with_mixed_batches(problem, plan, scenario_, *table_, probes_);
+    int full = 0;
+    for (const auto& group : plan.batches[kVision])
+        for (const schedule::MicroBatch& of_plan : group) {
+            if (of_plan.samples.size() < kMicroBatch) continue;
+            ++full;
+            double forward_s = 0;
+            for (const std::int64_t id : of_plan.samples)
+                forward_s += mixed.samples[static_cast<std::size_t>(id - 100)].stages[kVision].forward_s;
+            const double expected_s = seconds_of_batch(kVision, of_plan.samples)[0];
+            EXPECT_NEAR(forward_s, expected_s, 1e-9 * expected_s);
+        }
+    EXPECT_GT(full, 0);
+    EXPECT_EQ(mixed.samples[3].stages[kLanguage].forward_s, problem.samples[3].stages[kLanguage].forward_s);
     const auto [forward, backward] = mixing_factors(scenario_, kVision, *table_, probes_);
     EXPECT_GT(std::abs(forward - 1) + std::abs(backward - 1), 0.1) << "without them it is not so";
     EXPECT_EQ(mixing_factors(scenario_, kLanguage, *table_, probes_)[0], 1) << "no ranks share texts";
