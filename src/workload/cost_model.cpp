@@ -53,7 +53,7 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         if (!scope.samples.empty() && asked.empty()) asked.insert(1);
         const parallel::MeshLinks links = scope.links ? scope.links(stage) : mesh_links_of(scenario, stage);
         costs.cost = StageProbe(scenario, s, stage, links, table.lengths(s), probes).run(asked);
-        costs.cost.scale(mixing_factors(scenario, s, table, probes));
+        if (scope.mixing) costs.cost.scale(mixing_factors(scenario, s, table, probes));
         if (scope.transfers) costs.transfer = transfer_of(scenario, stage, table);
     }
 }

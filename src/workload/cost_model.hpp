@@ -53,6 +53,7 @@ public:
         bool transfers = true;            ///< false: rows that leave a stage take no time
         /// Those that are asked for: only their lengths are measured. Empty: all of the table.
         std::span<const std::int64_t> samples = {};
+        bool mixing = true;  ///< false: without mixing_factors()
     };
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes, const Scope& scope);
     /// May be called by any thread.

@@ -30,7 +30,8 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
                                        of_stage.expert_nodes = widest_expert_nodes_of(scenario, stage);
                                        return of_stage;
                                    },
-                               .samples = ids});
+                               .samples = ids,
+                               .mixing = false});
         for (const std::int64_t id : ids) {
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < cost.stages.size(); ++s)

@@ -52,6 +52,17 @@ def test_the_written_deck_takes_the_time_that_was_promised(maestro, tmp_path):
     assert plan["one_size"]["step_s"] >= plan["one_size"]["wavefront_step_s"] >= best["step_s"]
 
 
+def test_pictures_that_ranks_share_take_the_time_that_was_promised(maestro, tmp_path):
+    deck, values = tmp_path / "plan.toml", settings(["section.vision.layout.cp=2", "section.vision.micro_batch=6", "data.global_batch=60"])
+    fixed = [word for key in ("vision.layout", "vision.micro_batch", "language.colocate_with") for word in ("--fix", f"section.{key}")]
+    plan = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", "4", *fixed, *values, "--out", deck))
+    steps = [last_line(maestro("simulate", deck, "--cluster", H100, "--step", str(k + 1))) for k in range(plan["steps"])]
+    assert sum(step["step_s"] for step in steps) / len(steps) == pytest.approx(plan["plans"][0]["step_s"], rel=1e-12)
+    assert plan["plans"][0]["layout"]["vision"]["cp"] == 2
+    # The bound is that of the times with which the micro-batches run.
+    assert min(step["gap"] for step in steps) >= 0
+
+
 def test_as_few_layers_recompute_as_fit(maestro, tmp_path):
     deck, cluster = tmp_path / "plan.toml", tmp_path / "small.toml"
     cluster.write_text(open(H100).read().replace("memory = 80e9", "memory = 1.6e9"))

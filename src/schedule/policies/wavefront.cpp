@@ -22,6 +22,7 @@ constexpr std::size_t kManySamples =
 constexpr double kAlike = 1.002;  ///< makespans that differ by less are not worth more rules
 constexpr double kFailed = 10;    ///< times the bound: the makespan that counts for a rule that does not run
 constexpr int kPartitions = 16;   ///< of few samples
+constexpr int kHopeful = 4;       ///< of these, unless they lead to a shorter plan than one that is known
 constexpr double kPartitionNoise = 1.0;  ///< up to twice the cost, so that partitions differ
 
 /// Samples that a search may execute in all: the time of an execution is proportional to its samples, and a
@@ -233,7 +234,7 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 }  // namespace
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves,
-                        const std::stop_token& unwanted) {
+                        const std::stop_token& unwanted, double known_s) {
     const int sub_problems = sub_problems_of(problem);
     PlanBuilder builder(problem, sub_problems);
     const double enough = builder.lower_bound_s() * (1 + kEnough);
@@ -244,6 +245,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     SubProblems best;
     double shortest = kNever;
     for (int tried = 0; tried < partitions && shortest > enough; ++tried) {
+        if (tried == kHopeful && shortest >= known_s) break;
         // All tries together use the moves of one search, so that they do not lengthen planning.
         SubProblems planned =
             schedule_sub_problems(problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise),

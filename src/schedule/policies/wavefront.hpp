@@ -17,7 +17,10 @@ namespace maestro::schedule {
 /// use for a sub-problem; 0: as many as plan 1,024 samples in a few milliseconds. Reproducible: it uses no
 /// clock and random numbers of a fixed seed. If nothing that it constructs runs within the windows, the plan
 /// is that of lpt. `unwanted`: once it is stopped, the search ends, and with it this call, with any plan.
+/// `known_s`: the makespan of a known plan, of use where few partitions of few samples lead to no shorter
+/// one.
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves = 0,
-                        const std::stop_token& unwanted = {});
+                        const std::stop_token& unwanted = {},
+                        double known_s = std::numeric_limits<double>::infinity());
 
 }  // namespace maestro::schedule

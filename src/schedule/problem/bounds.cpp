@@ -139,6 +139,20 @@ Problem of_single_parts(Problem problem) {
     return problem;
 }
 
+/// Returns the least seconds of a machine that has most samples: as many as all have on average, rounded up,
+/// in micro-batches that lack the others. `besides_s`: SamplePaths::besides(), forward and backward.
+double fullest_machine(std::vector<double> jobs, const StageShape& shape, double besides_s) {
+    const std::size_t full = shape.micro_batch / shape.parts,
+                      count =
+                          (jobs.size() + shape.machines() - 1) / static_cast<std::size_t>(shape.machines());
+    if (count == 0) return 0;
+    std::nth_element(jobs.begin(), jobs.begin() + (count - 1), jobs.end());
+    const double least_s = std::accumulate(jobs.begin(), jobs.begin() + count, 0.0);
+    const std::size_t lacking = (full - count % full) % full;
+    return least_s +
+           (lacking > 0 ? static_cast<double>(lacking) * besides_s / static_cast<double>(full - 1) : 0);
+}
+
 /// `paths`: of the problem of_single_parts().
 double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t stage) {
     const Problem& problem = paths.problem();
@@ -152,10 +166,16 @@ double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t s
         heads_of.push_back(paths.head(i, stage));
         tails_of.push_back(paths.tail(i, stage));
     }
+    if (jobs.empty()) return 0;
+    const double besides_s =
+        paths.besides(stage).forward_s + (shape.backward ? paths.besides(stage).backward_s : 0);
     // Some groups have no job then, so that only the longest job bounds the makespan.
     const int machines = shape.machines();
     if (jobs.size() < static_cast<std::size_t>(machines))
-        return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
+        return *std::max_element(jobs.begin(), jobs.end()) + besides_s;
+    const double fullest_s = fullest_machine(jobs, shape, besides_s) +
+                             *std::min_element(heads_of.begin(), heads_of.end()) +
+                             *std::min_element(tails_of.begin(), tails_of.end());
     double first = idle_at_end(heads_of, machines), last = idle_at_end(tails_of, machines);
     // Edges by which samples enter the section, at this stage or before it.
     std::vector<EdgeShape> entries;
@@ -213,7 +233,7 @@ double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t s
     // Where the parts of a lane wait for each other, the lanes are the machines.
     const double lanes_s =
         least_work(whole, stage) + idle_at_end(heads_of, shape.groups) + idle_at_end(tails_of, shape.groups);
-    return std::max({even, lanes_s / shape.groups, pairing(std::move(jobs), machines)});
+    return std::max({even, fullest_s, lanes_s / shape.groups, pairing(std::move(jobs), machines)});
 }
 
 /// Returns the least seconds that a lane spends with each stage, the mean over the lanes.
@@ -263,7 +283,10 @@ double lower_bound(const Problem& problem) {
         const SampleCost& sample = single.samples[i];
         for (std::size_t s = 0; s < problem.stages.size(); ++s)
             if (sample.stages[s].active)
-                bound = std::max(bound, paths.head(i, s) + total(single, sample, s) + paths.tail(i, s));
+                bound =
+                    std::max(bound, paths.head(i, s) + total(single, sample, s) + paths.besides(s).forward_s +
+                                        (problem.stages[s].backward ? paths.besides(s).backward_s : 0) +
+                                        paths.tail(i, s));
     }
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
         bound = std::max(bound, stage_bound(paths, problem, s));

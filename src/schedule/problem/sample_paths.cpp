@@ -21,6 +21,22 @@ std::vector<EdgeShape> downwards(const Problem& problem) {
     return edges;
 }
 
+std::vector<TaskCost> besides_of(const Problem& problem) {
+    std::vector<TaskCost> besides;
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+        const StageShape& shape = problem.stages[s];
+        TaskCost least{.forward_s = shape.lacking_forward_s, .backward_s = shape.lacking_backward_s};
+        for (const SampleCost& sample : problem.samples) {
+            if (!sample.stages[s].active) continue;
+            least.forward_s = std::min(least.forward_s, sample.stages[s].forward_s);
+            least.backward_s = std::min(least.backward_s, sample.stages[s].backward_s);
+        }
+        const int others = shape.micro_batch / shape.parts - 1;
+        besides.push_back({.forward_s = others * least.forward_s, .backward_s = others * least.backward_s});
+    }
+    return besides;
+}
+
 }  // namespace
 
 bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {
@@ -37,6 +53,7 @@ SamplePaths::SamplePaths(const Problem& problem)
     : problem_(problem),
       stages_(problem.stages.size()),
       edges_(downwards(problem)),
+      besides_(besides_of(problem)),
       head_(problem.samples.size() * stages_, 0.0),
       tail_(head_) {
     double *head = head_.data(), *tail = tail_.data();
@@ -44,14 +61,16 @@ SamplePaths::SamplePaths(const Problem& problem)
         for (const EdgeShape& e : edges_) {
             const TaskCost& up = sample.stages[e.from];
             if (!up.active) continue;
-            const double arrival = head[e.from] + up.forward_s + e.delay_s(up.transfer_s);
+            const double arrival =
+                head[e.from] + up.forward_s + besides_[e.from].forward_s + e.delay_s(up.transfer_s);
             head[e.to] = std::max(head[e.to], arrival);
         }
         // From the sources to the losses: what follows a backward is the path upstream of it.
         for (const EdgeShape& e : edges_) {
             const TaskCost& up = sample.stages[e.from];
             if (!returns(problem, sample, e)) continue;
-            const double rest = tail[e.from] + up.backward_s + e.delay_s(up.transfer_s);
+            const double rest =
+                tail[e.from] + up.backward_s + besides_[e.from].backward_s + e.delay_s(up.transfer_s);
             tail[e.to] = std::max(tail[e.to], rest);
         }
         head += stages_;

@@ -107,7 +107,7 @@ TEST_F(PartialRecompute, MakesRoomForWiderWindows) {
     const Setting setting =
         free_in("vision", {"section.vision.micro_batch=1", "section.language.recompute=layer",
                            "section.language.micro_batch=2", "section.language.layout.dp=1"});
-    const Counts counts = compare_all(setting, {0.5, 0.54, 0.58, 0.61, 0.66, 0.7});
+    const Counts counts = compare_all(setting, {0.5, 0.52, 0.54, 0.56, 0.58, 0.61, 0.64, 0.66, 0.7});
     EXPECT_GE(counts.partial, 4);
     EXPECT_GE(counts.more, 3);
 }

@@ -93,6 +93,57 @@ TEST(Policies, PlanSideBySideWhatCannotWaitForEachOther) {
     EXPECT_GT(compared, 300);
 }
 
+/// Micro-batches that are not full take time for what they lack: three samples of four, of which each group
+/// has as many, and an encoder's single sample of four before them.
+TEST(Policies, KnowWhatMicroBatchesLack) {
+    Problem problem{.stages = {{.section = 0,
+                                .groups = 2,
+                                .first_lane = 2,
+                                .micro_batch = 4,
+                                .window = 0,
+                                .lacking_forward_s = 0.25,
+                                .lacking_backward_s = 0.5},
+                               {.section = 1,
+                                .groups = 2,
+                                .first_lane = 0,
+                                .micro_batch = 4,
+                                .window = 0,
+                                .lacking_forward_s = 0.5,
+                                .lacking_backward_s = 0.5,
+                                .loss = true}},
+                    .edges = {},
+                    .lanes = 4,
+                    .samples = {}};
+    for (int i = 0; i < 6; ++i)
+        problem.samples.push_back(
+            {.id = i, .stages = {{}, {.forward_s = 1, .backward_s = 2, .active = true}}});
+    EXPECT_DOUBLE_EQ(lower_bound(problem), 3 * 3 + 1);
+    for (const char* policy : {"wavefront", "fifo", "lpt"})
+        EXPECT_DOUBLE_EQ(make_plan(policy, problem, 1).makespan_s, 3 * 3 + 1) << policy;
+    // Two samples of each group wait for an encoder of which each has one more.
+    problem.edges = {{.from = 0, .to = 1, .gradient = true}};
+    for (SampleCost& sample : problem.samples)
+        sample.stages[0] = {.forward_s = 0.25, .backward_s = 0.5, .active = true};
+    const double encoder_s = 4 * 0.25 + 4 * 0.5;  // a full task of either kind, however many samples it has
+    EXPECT_DOUBLE_EQ(lower_bound(problem), encoder_s + 3 * 3 + 1);
+}
+
+/// Where tasks take much time whatever their samples are, a simple order may have fewer of them.
+TEST(Policies, WavefrontIsNoLongerThanSimpleOrders) {
+    int shorter = 0, compared = 0;
+    for (std::uint64_t seed = 0; seed < 600; seed += 3) {  // those that lack samples
+        const Problem problem = schedule_test::any_problem(seed);
+        if (problem.zero_is_none) continue;
+        const double simple_s =
+            std::min(make_plan("lpt", problem, 1).makespan_s, make_plan("fifo", problem, 1).makespan_s);
+        ASSERT_LE(make_plan("wavefront", problem, 1, 20).makespan_s, simple_s) << seed;
+        shorter += plan_wavefront(problem, 1, 20).makespan_s > simple_s ? 1 : 0;
+        ++compared;
+    }
+    EXPECT_GT(compared, 100);
+    EXPECT_GT(shorter, 0) << "the simple orders are never needed";
+}
+
 TEST(Policies, JoinWhatSharesALane) {
     const auto section = [](int number, int first_lane, bool loss) {
         return StageShape{.section = number, .groups = 2, .first_lane = first_lane, .loss = loss};
