@@ -322,7 +322,9 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     const auto add_in_order = [&] {
         if (one.plans.empty() || !by_wavefront || !keeps_colocation(subject, one.plans.front().host_of))
             return;
-        known.push_back(simulated(subject, one.plans.front(), "wavefront"));
+        const auto is_same = [&](const Plan& plan) { return have_same_choices(plan, one.plans.front()); };
+        if (std::none_of(known.begin(), known.end(), is_same))
+            known.push_back(simulated(subject, one.plans.front(), "wavefront"));
     };
     add_in_order();
     recompute_fewer_layers(subject, "fifo", one);
@@ -335,8 +337,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     const auto share = [&](double plans) {
         return std::max(line.top, static_cast<int>(std::ceil(plans * effort_of(subject))));
     };
-    const int compared = share(8);
-    Limits limits{.ranks = report.ranks, .keep = compared, .policy = deck.schedule.policy};
+    Limits limits{.ranks = report.ranks, .keep = share(8), .policy = deck.schedule.policy};
     report.found = best_of(subjects, ratings, limits, known);
     report.found.simulated += one.simulated;
     if (!report.pays_all && !report.found.plans.empty()) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 
@@ -38,6 +39,7 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes, const Scope& scope)
     : table_(&table) {
     const graph::SectionGraph& graph = scenario.graph;
+    std::array<double, 2> mixing{1, 1};  // of the present section
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
         const int s = graph.stages[stage].section;
         if (scope.section && s != *scope.section) continue;
@@ -53,7 +55,9 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         if (!scope.samples.empty() && asked.empty()) asked.insert(1);
         const parallel::MeshLinks links = scope.links ? scope.links(stage) : mesh_links_of(scenario, stage);
         costs.cost = StageProbe(scenario, s, stage, links, table.lengths(s), probes).run(asked);
-        if (scope.mixing) costs.cost.scale(mixing_factors(scenario, s, table, probes));
+        if (scope.mixing && graph.stages[stage].index == 0)
+            mixing = mixing_factors(scenario, s, table, probes);
+        costs.cost.scale(mixing);
         if (scope.transfers) costs.transfer = transfer_of(scenario, stage, table);
     }
 }

@@ -82,14 +82,19 @@ std::vector<bool> StageProbe::needed(const std::vector<double>& grid, const std:
     return needed;
 }
 
-LengthCost StageProbe::run(const std::set<double>& asked, bool corrected) const {
+LengthCost StageProbe::predicted(const std::set<double>& asked) const {
+    StageProbe uncorrected = *this;
+    uncorrected.corrected_ = false;
+    return uncorrected.run(asked);
+}
+
+LengthCost StageProbe::run(const std::set<double>& asked) const {
     LengthCost cost;
     cost.lengths = grid();
     const std::vector<bool> measured = needed(cost.lengths, asked);
-    for (std::size_t i = 0; i < cost.lengths.size(); ++i)
-        add(cost, static_cast<int>(i), measured[i], corrected);
-    for (std::size_t e = 0; e < encoders_.size(); ++e) add_item_rows(cost, e, corrected);
-    add_lacking(cost, corrected);
+    for (std::size_t i = 0; i < cost.lengths.size(); ++i) add(cost, static_cast<int>(i), measured[i]);
+    for (std::size_t e = 0; e < encoders_.size(); ++e) add_item_rows(cost, e);
+    add_lacking(cost);
     return cost;
 }
 
@@ -135,8 +140,8 @@ StageProbe::Batch StageProbe::batch_of(const model::SampleShape& shape, double l
 
 /// Returns the cost of one of `count` samples of this shape.
 StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double length, double count,
-                                        bool corrected, bool half) const {
-    const Batch batch = batch_of(shape, length, count, half, corrected);
+                                        bool half) const {
+    const Batch batch = batch_of(shape, length, count, half, corrected_);
     const model::Footprint& f = batch.footprint;
     if (timed_) return {f.forward_s / batch.samples, f.backward_s / batch.samples};
     return {f.forward_flops / kNominalRate / batch.samples, f.backward_flops / kNominalRate / batch.samples};
@@ -144,11 +149,10 @@ StageProbe::Seconds StageProbe::measure(const model::SampleShape& shape, double 
 
 /// Returns the seconds of a sample for which all replicas that share experts work in common: twice what a
 /// replica saves if the others have samples of half the length.
-double StageProbe::common_of(const model::SampleShape& shape, double length, const Seconds& seconds,
-                             bool corrected) const {
+double StageProbe::common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const {
     if (!common_) return 0;
     const double others = (probe_.shape.dp - 1.0) / probe_.shape.dp;
-    const double saved = seconds.sum() - measure(shape, length, usual(length), corrected, true).sum();
+    const double saved = seconds.sum() - measure(shape, length, usual(length), true).sum();
     return std::max(0.0, 2 * saved / others);
 }
 
@@ -169,7 +173,7 @@ model::SampleShape StageProbe::shape_with_item(std::size_t e) const {
 }
 
 /// Appends the costs of the i-th length, or NaN where it is not to be measured.
-void StageProbe::add(LengthCost& cost, int i, bool measured, bool corrected) const {
+void StageProbe::add(LengthCost& cost, int i, bool measured) const {
     if (!measured) {
         for (std::vector<double>* each : {&cost.forward, &cost.backward, &cost.common})
             each->push_back(std::numeric_limits<double>::quiet_NaN());
@@ -177,23 +181,23 @@ void StageProbe::add(LengthCost& cost, int i, bool measured, bool corrected) con
     }
     const model::SampleShape shape = shape_of(i).first;
     const double length = cost.lengths[static_cast<std::size_t>(i)];
-    const Seconds seconds = measure(shape, length, usual(length), corrected);
+    const Seconds seconds = measure(shape, length, usual(length));
     cost.forward.push_back(seconds.forward / length);
     cost.backward.push_back(seconds.backward / length);
-    cost.common.push_back(common_of(shape, length, seconds, corrected) / length);
+    cost.common.push_back(common_of(shape, length, seconds) / length);
 }
 
 /// Rows of an item cost less or more than others, because they are neither embedded nor predicted.
-void StageProbe::add_item_rows(LengthCost& cost, std::size_t e, bool corrected) const {
+void StageProbe::add_item_rows(LengthCost& cost, std::size_t e) const {
     const double text = 2 * item_rows();
-    const Seconds seconds = measure(shape_with_item(e), text, usual(text), corrected);
+    const Seconds seconds = measure(shape_with_item(e), text, usual(text));
     cost.items.push_back({.forward = (seconds.forward - cost.at(cost.forward, text)) / item_rows(),
                           .backward = (seconds.backward - cost.at(cost.backward, text)) / item_rows()});
 }
 
 /// What a task takes whatever its samples are follows from a usual micro-batch and one of half as many
 /// samples.
-void StageProbe::add_lacking(LengthCost& cost, bool corrected) const {
+void StageProbe::add_lacking(LengthCost& cost) const {
     if (!timed_ || micro_batch_ == 1) return;
     const double mean = lengths_.sum / static_cast<double>(std::max<std::int64_t>(lengths_.samples, 1));
     std::optional<std::size_t> nearest;
@@ -204,7 +208,7 @@ void StageProbe::add_lacking(LengthCost& cost, bool corrected) const {
             nearest = i;
     if (!nearest) return;
     const double length = cost.lengths[*nearest], count = usual(length), fewer = std::floor(count / 2);
-    const Seconds seconds = measure(shape_of(static_cast<int>(*nearest)).first, length, fewer, corrected);
+    const Seconds seconds = measure(shape_of(static_cast<int>(*nearest)).first, length, fewer);
     // A line through both: as many samples of this length as the batch has on average share the rest.
     const auto lacking = [&](double usual_s, double fewer_s) {
         const double fixed_s = (fewer_s - usual_s) * count * fewer / (count - fewer);

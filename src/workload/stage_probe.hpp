@@ -28,9 +28,9 @@ public:
     std::vector<double> grid() const;
     std::vector<bool> needed(const std::vector<double>& grid, const std::set<double>& asked) const;
     /// Returns what the stage takes for samples of the lengths `asked`, of any length where these are none.
-    LengthCost run(const std::set<double>& asked) const { return run(asked, true); }
+    LengthCost run(const std::set<double>& asked) const;
     /// Returns the same without the corrections of the cluster.
-    LengthCost predicted(const std::set<double>& asked) const { return run(asked, false); }
+    LengthCost predicted(const std::set<double>& asked) const;
     /// Returns the probe of the stage without samples.
     const Probe& empty() const { return probe_; }
 
@@ -52,7 +52,6 @@ public:
     const parallel::MeshShape& mesh() const { return probe_.shape; }
 
 private:
-    LengthCost run(const std::set<double>& asked, bool corrected) const;
     struct Seconds {
         double forward, backward;
         double sum() const { return forward + backward; }
@@ -60,21 +59,20 @@ private:
     double usual(double length) const;
     Batch batch_of(const model::SampleShape& shape, double length, double count, bool half,
                    bool corrected) const;
-    Seconds measure(const model::SampleShape& shape, double length, double count, bool corrected,
-                    bool half = false) const;
-    double common_of(const model::SampleShape& shape, double length, const Seconds& seconds,
-                     bool corrected) const;
+    Seconds measure(const model::SampleShape& shape, double length, double count, bool half = false) const;
+    double common_of(const model::SampleShape& shape, double length, const Seconds& seconds) const;
     std::pair<model::SampleShape, std::int64_t> shape_of(int i) const;
     model::SampleShape shape_with_item(std::size_t e) const;
-    void add(LengthCost& cost, int i, bool measured, bool corrected) const;
-    void add_item_rows(LengthCost& cost, std::size_t e, bool corrected) const;
-    void add_lacking(LengthCost& cost, bool corrected) const;
+    void add(LengthCost& cost, int i, bool measured) const;
+    void add_item_rows(LengthCost& cost, std::size_t e) const;
+    void add_lacking(LengthCost& cost) const;
 
     Probe probe_;  ///< without samples
     model::Units units_;
     std::vector<model::Units> encoders_;
-    bool common_ = false;  ///< all parts of a lane share experts
-    bool timed_;           ///< by the rates of a device; otherwise FLOPs are counted
+    bool common_ = false;    ///< all parts of a lane share experts
+    bool timed_;             ///< by the rates of a device; otherwise FLOPs are counted
+    bool corrected_ = true;  ///< run() counts the corrections of the cluster
     Probes& probes_;
     const config::Cluster* cluster_ = nullptr;  ///< null: not timed
     SampleTable::Lengths lengths_;

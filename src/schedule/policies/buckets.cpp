@@ -99,6 +99,7 @@ Instance bundle(const Instance& instance, const MicroBatches& items) {
             }
         }
     for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
+        // An item is a micro-batch, and not a sample of one.
         bundled.stages[s].lacking_forward_s = bundled.stages[s].lacking_backward_s = 0;
         const int parts = instance.shape(s).parts;
         for (int item = 0; parts > 1 && item < bundled.samples; ++item) {

@@ -140,7 +140,7 @@ Problem of_single_parts(Problem problem) {
 }
 
 /// Returns the least seconds of a machine that has most samples: as many as all have on average, rounded up,
-/// in micro-batches that lack the others. `besides_s`: SamplePaths::besides(), forward and backward.
+/// in micro-batches that lack the others. `besides_s`: SamplePaths::besides().
 double fullest_machine(std::vector<double> jobs, const StageShape& shape, double besides_s) {
     const std::size_t full = shape.micro_batch / shape.parts,
                       count =
@@ -167,8 +167,7 @@ double stage_bound(const SamplePaths& paths, const Problem& whole, std::size_t s
         tails_of.push_back(paths.tail(i, stage));
     }
     if (jobs.empty()) return 0;
-    const double besides_s =
-        paths.besides(stage).forward_s + (shape.backward ? paths.besides(stage).backward_s : 0);
+    const double besides_s = paths.besides(stage);
     // Some groups have no job then, so that only the longest job bounds the makespan.
     const int machines = shape.machines();
     if (jobs.size() < static_cast<std::size_t>(machines))
@@ -283,10 +282,8 @@ double lower_bound(const Problem& problem) {
         const SampleCost& sample = single.samples[i];
         for (std::size_t s = 0; s < problem.stages.size(); ++s)
             if (sample.stages[s].active)
-                bound =
-                    std::max(bound, paths.head(i, s) + total(single, sample, s) + paths.besides(s).forward_s +
-                                        (problem.stages[s].backward ? paths.besides(s).backward_s : 0) +
-                                        paths.tail(i, s));
+                bound = std::max(
+                    bound, paths.head(i, s) + total(single, sample, s) + paths.besides(s) + paths.tail(i, s));
     }
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
         bound = std::max(bound, stage_bound(paths, problem, s));

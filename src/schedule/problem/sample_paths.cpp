@@ -32,7 +32,8 @@ std::vector<TaskCost> besides_of(const Problem& problem) {
             least.backward_s = std::min(least.backward_s, sample.stages[s].backward_s);
         }
         const int others = shape.micro_batch / shape.parts - 1;
-        besides.push_back({.forward_s = others * least.forward_s, .backward_s = others * least.backward_s});
+        besides.push_back({.forward_s = others * least.forward_s,
+                           .backward_s = shape.backward ? others * least.backward_s : 0});
     }
     return besides;
 }

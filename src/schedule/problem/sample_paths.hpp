@@ -27,9 +27,9 @@ public:
     /// Returns the longest path from the end of the stage's backward to the end of the step: the delivery
     /// time.
     double tail(std::size_t sample, std::size_t stage) const { return tail_[sample * stages_ + stage]; }
-    /// Returns what a task of the stage takes at least besides any one of its samples: the other places of
-    /// its micro-batch have samples, or lack them.
-    const TaskCost& besides(std::size_t stage) const { return besides_[stage]; }
+    /// Returns what the forward and the backward of a stage take at least besides any one of their samples:
+    /// the other places of the micro-batch have samples, or lack them. Seconds.
+    double besides(std::size_t stage) const { return besides_[stage].forward_s + besides_[stage].backward_s; }
     /// Returns the seconds of a sample's forwards in the stages from `from` up to `to` of the same section,
     /// without that of `to`.
     double inner_head(std::size_t sample, std::size_t from, std::size_t to) const;

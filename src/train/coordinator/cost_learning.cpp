@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace maestro::train {
 
 namespace {
@@ -38,8 +40,12 @@ void CostLearning::add_predicted(int section, const schedule::MicroBatch& batch,
         for (int stage = first; stage <= last; ++stage) learned_.add_predicted(stage, cost.stages[stage]);
     }
     const int lacking = graph_.sections[section].lane_micro_batch() - static_cast<int>(batch.samples.size());
-    for (int stage = first; stage <= last; ++stage)
-        for (int k = 0; k < lacking; ++k) learned_.add_predicted(stage, costs.lacking(stage));
+    for (int stage = first; stage <= last; ++stage) {
+        schedule::TaskCost cost = costs.lacking(stage);
+        cost.forward_s *= std::max(0, lacking);
+        cost.backward_s *= std::max(0, lacking);
+        learned_.add_predicted(stage, cost);
+    }
 }
 
 void CostLearning::correct(schedule::Problem& problem) const {
