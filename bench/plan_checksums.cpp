@@ -126,7 +126,7 @@ void print(const Family& family) {
         double sum_s = 0;
         for (int seed = 0; seed < family.problems; ++seed) {
             const Problem problem = family.make(static_cast<std::uint64_t>(seed));
-            const StepPlan plan = make_plan(policy, problem, 1, family.moves);
+            const StepPlan plan = make_plan(policy, problem, 1, {.moves = family.moves});
             for (const std::int64_t word : encode(plan)) plans.add(word);
             sum_s += plan.makespan_s;
             const Problem noisy = with_noise(problem, plan, 0.2, static_cast<std::uint64_t>(seed));

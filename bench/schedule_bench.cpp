@@ -111,7 +111,8 @@ struct GapSums {
     int count = 0;
 
     void add(const Problem& problem, std::int64_t moves = 0) {
-        const StepPlan ours = make_plan("wavefront", problem, 1, moves), data = make_plan("fifo", problem, 1);
+        const StepPlan ours = make_plan("wavefront", problem, 1, {.moves = moves}),
+                       data = make_plan("fifo", problem, 1);
         wavefront += gap(ours);
         lpt += gap(make_plan("lpt", problem, 1));
         fifo += gap(data);

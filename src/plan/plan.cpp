@@ -95,8 +95,8 @@ std::string lack_of(const Report& report) {
 }
 
 /// A step of a few hundred samples tells the mean of many within 1% for most plans, but the fastest of
-/// thousands is one that the step happens to suit. So the best of the search are compared on more steps, and
-/// with the times that their micro-batches have as items go together.
+/// thousands is one that the step happens to suit. So the best of the search are compared on more steps, with
+/// the times that their micro-batches have as items go together, and with the whole effort of the scheduler.
 struct Subjects {
     Subject searched, all;
     std::vector<Plan> on_all_steps(const std::vector<Plan>& plans, const std::string& policy) const {
@@ -112,6 +112,10 @@ Found best_of(const Subjects& subjects, const Ratings& ratings, const Limits& li
     Found found = search(subjects.searched, ratings, limits, std::move(known));
     recompute_fewer_layers(subjects.searched, limits.policy, found);
     found.plans = subjects.on_all_steps(found.plans, limits.policy);
+    if (!found.plans.empty() && subjects.searched.steps.size() == subjects.all.steps.size()) {
+        found.step_s = found.plans.front().step_s;
+        found.bound_s = std::min(found.bound_s, found.step_s);
+    }
     return found;
 }
 
@@ -285,7 +289,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
                     .options = workload::plan_options_of(deck),
                     .estimates = estimates,
                     .steps = {},
-                    .moves = deck.schedule.moves,
+                    .effort = {.moves = deck.schedule.moves},
                     .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
                                                                   : schedule::Dispatch::planned,
                     .is_fixed = is_fixed};
@@ -300,6 +304,7 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     Subject on_all_steps = subject;
     on_all_steps.mixed = true;
     subject.steps.resize(report.searched);
+    subject.effort.brief = true;
     const Subjects subjects{subject, on_all_steps};
     const Ratings ratings = rate(subject, report.ranks, !report.pays_all);
     std::size_t rated = 0;
@@ -373,8 +378,9 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
         compare_with_one_layout(report, subjects, ratings, one);
     }
     report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(share(5))));
-    find_worst_losses(subject, report.found.plans, deck.schedule.policy);
-    if (line.robust) most_robust_first(report.found.plans);
+    const auto paid = [&](const Plan& plan) { return report.paid(plan); };
+    find_worst_losses(subject, report.found.plans, deck.schedule.policy, paid);
+    if (line.robust) most_robust_first(report.found.plans, paid);
     report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(line.top)));
     if (report.found.plans.empty())
         report.changes = changes_of(subject, report, line.fixed);

@@ -11,6 +11,7 @@
 
 #include "plan/choices.hpp"
 #include "schedule/execution/simulate.hpp"
+#include "schedule/policies/wavefront.hpp"
 #include "workload/estimate.hpp"
 #include "workload/probes.hpp"
 #include "workload/rank_device.hpp"
@@ -31,7 +32,7 @@ struct Subject {
     workload::PlanOptions options;
     workload::Estimates& estimates;                ///< of the scenario's cluster
     std::vector<std::vector<std::int64_t>> steps;  ///< the samples of each step that is simulated
-    std::int64_t moves = 0;                        ///< of the wavefront's search
+    schedule::SearchEffort effort;                 ///< of the wavefront
     schedule::Dispatch dispatch = schedule::Dispatch::planned;
     IsFixed is_fixed;
     /// Micro-batches take the times that they have as their items go together (workload/mixing.hpp), as
@@ -47,7 +48,7 @@ struct Subject {
                 .options = options,
                 .estimates = others,
                 .steps = steps,
-                .moves = moves,
+                .effort = effort,
                 .dispatch = dispatch,
                 .is_fixed = is_fixed,
                 .mixed = mixed};

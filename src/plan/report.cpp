@@ -91,8 +91,8 @@ std::string times_of(const Report& report, const Plan& plan) {
                             100 * *report.measured_share);
     if (plan.worst && *plan.worst > 0)
         text += fmt::format(
-            "worst: with {}, another of the best plans would be faster, and plan 1 takes {:.1f}% longer\n",
-            plan.worst_rates, 100 * *plan.worst);
+            "worst: with {}, another of the best plans would be better, and plan 1 takes {:.1f}% more {}\n",
+            plan.worst_rates, 100 * *plan.worst, report.pays_all ? "time" : "rank-hours");
     return text;
 }
 

@@ -47,31 +47,33 @@ constexpr std::array kWrongRates = {
 
 }  // namespace
 
-void find_worst_losses(const Subject& subject, std::vector<Plan>& plans, const std::string& policy) {
+void find_worst_losses(const Subject& subject, std::vector<Plan>& plans, const std::string& policy,
+                       const PaidRanks& paid) {
     if (plans.size() < 2) return;
     for (Plan& plan : plans) plan.worst = 0;
     for (const WrongRates& wrong : kWrongRates) {
         workload::Estimates estimates(subject.table, subject.probes);
         const Subject wrongly = subject.with(estimates);
-        std::vector<double> seconds;
+        std::vector<double> rank_seconds;
         for (Plan plan : plans) {
             wrong.change(*plan.scenario.cluster);
-            seconds.push_back(simulated(wrongly, std::move(plan), policy).step_s);
+            const int ranks = paid(plan);
+            rank_seconds.push_back(ranks * simulated(wrongly, std::move(plan), policy).step_s);
         }
-        const double fastest_s = *std::min_element(seconds.begin(), seconds.end());
+        const double least = *std::min_element(rank_seconds.begin(), rank_seconds.end());
         for (std::size_t k = 0; k < plans.size(); ++k)
-            if (const double loss = seconds[k] / fastest_s - 1; loss > *plans[k].worst) {
+            if (const double loss = rank_seconds[k] / least - 1; loss > *plans[k].worst) {
                 plans[k].worst = loss;
                 plans[k].worst_rates = wrong.what;
             }
     }
 }
 
-void most_robust_first(std::vector<Plan>& plans) {
+void most_robust_first(std::vector<Plan>& plans, const PaidRanks& paid) {
     if (plans.empty()) return;
-    const double fastest_s = plans.front().step_s;
+    const double least = paid(plans.front()) * plans.front().step_s;  // the best is the first
     const auto loss_of = [&](const Plan& plan) {
-        return std::max(plan.worst.value_or(0), plan.step_s / fastest_s - 1);
+        return std::max(plan.worst.value_or(0), paid(plan) * plan.step_s / least - 1);
     };
     std::stable_sort(plans.begin(), plans.end(),
                      [&](const Plan& a, const Plan& b) { return loss_of(a) < loss_of(b); });

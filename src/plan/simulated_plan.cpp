@@ -19,7 +19,7 @@ std::pair<schedule::Timeline, double> run_step(const Subject& subject, const wor
                                                const workload::Scenario& scenario, std::size_t k,
                                                const std::string& policy) {
     const schedule::StepPlan made =
-        schedule::make_plan(policy, step.problem, static_cast<std::int64_t>(k) + 1, subject.moves);
+        schedule::make_plan(policy, step.problem, static_cast<std::int64_t>(k) + 1, subject.effort);
     std::optional<schedule::Problem> mixed;
     if (subject.mixed)
         mixed = workload::with_mixed_batches(step.problem, made, scenario, subject.table, subject.probes);

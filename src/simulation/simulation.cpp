@@ -70,7 +70,7 @@ Result simulate_step(schedule::Problem problem, const Options& options, const Ba
         return result;
     }
     const auto start = std::chrono::steady_clock::now();
-    result.plan = schedule::make_plan(options.policy, problem, options.step, options.moves);
+    result.plan = schedule::make_plan(options.policy, problem, options.step, {.moves = options.moves});
     result.schedule_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     result.window_limited = result.plan.window_limited;

@@ -106,7 +106,7 @@ def test_what_is_fixed_stays(maestro, tmp_path):
 
 
 def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
-    command = ["plan", VLM, "--cluster", H100, "--ranks", "1-3", *settings(["data.global_batch=60"])]
+    command = ["plan", VLM, "--cluster", H100, "--ranks", "1-3", *settings(["data.global_batch=30"])]
     result = maestro(*command)
     # The same each time, but for the time that it took.
     without_time = [re.sub(r',"search_s":[^,}]+', "", r.stdout.splitlines()[-1]) for r in (result, maestro(*command))]
@@ -123,7 +123,7 @@ def test_a_range_of_ranks_is_compared_by_tokens_per_rank_hour(maestro):
         assert one["ranks"] <= entry["ranks"] and entry["step_s"] * (1 - 1e-12) <= min(one["step_s"], one["wavefront_step_s"])
         hour = one["tokens_per_rank_hour"] * one["step_s"] * entry["ranks"]  # its tokens: idle ranks are paid
         assert hour == pytest.approx(entry["tokens_per_rank_hour"] * entry["step_s"] * entry["ranks"])
-        alone = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", str(entry["ranks"]), *settings(["data.global_batch=60"])))
+        alone = last_line(maestro("plan", VLM, "--cluster", H100, "--ranks", str(entry["ranks"]), *settings(["data.global_batch=30"])))
         assert alone["one_size"] == one and alone["plans"][0]["step_s"] == entry["step_s"]
         if entry["ranks"] == plan["plans"][0]["ranks"]:
             assert plan["one_size"] == one

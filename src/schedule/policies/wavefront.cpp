@@ -233,23 +233,24 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 
 }  // namespace
 
-StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves,
+StepPlan plan_wavefront(const Problem& problem, std::int64_t step, const SearchEffort& effort,
                         const std::stop_token& unwanted, double known_s) {
     const int sub_problems = sub_problems_of(problem);
     PlanBuilder builder(problem, sub_problems);
     const double enough = builder.lower_bound_s() * (1 + kEnough);
-    if (moves == 0) moves = default_moves(problem);
     // With few samples the partition decides most of the makespan, so that several are tried.
-    const int partitions = sub_problems > 1 && problem.samples.size() <= kFewSamples ? kPartitions : 1;
+    const bool several = sub_problems > 1 && problem.samples.size() <= kFewSamples;
+    const int partitions = several && !effort.brief ? kPartitions : 1;
+    // All tries together use the moves of one search, so that they do not lengthen planning.
+    const std::int64_t moves = (effort.moves > 0 ? effort.moves : default_moves(problem)) /
+                               (several || effort.brief ? kPartitions : 1);
     Partitioner partitioner(problem, sub_problems);
     SubProblems best;
     double shortest = kNever;
     for (int tried = 0; tried < partitions && shortest > enough; ++tried) {
         if (tried == kHopeful && shortest >= known_s) break;
-        // All tries together use the moves of one search, so that they do not lengthen planning.
-        SubProblems planned =
-            schedule_sub_problems(problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise),
-                                  moves / partitions, enough, unwanted);
+        SubProblems planned = schedule_sub_problems(
+            problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise), moves, enough, unwanted);
         if (planned.empty() || planned.longest_s() >= shortest) continue;
         shortest = planned.longest_s();
         best = std::move(planned);

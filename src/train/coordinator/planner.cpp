@@ -19,7 +19,8 @@ Planner::Planner(const config::Deck& deck, const graph::SectionGraph& graph, con
       plans_([this](std::int64_t step) { return problem_of(step); },
              [settings = deck.schedule](const schedule::Problem& of_step, std::int64_t step,
                                         const std::stop_token& unwanted) {
-                 return schedule::make_plan(settings.policy, of_step, step, settings.moves, unwanted);
+                 return schedule::make_plan(settings.policy, of_step, step, {.moves = settings.moves},
+                                            unwanted);
              }) {}
 
 /// In the planner's thread.

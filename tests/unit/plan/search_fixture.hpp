@@ -83,7 +83,7 @@ protected:
             .options = {},
             .estimates = *estimates_,
             .steps = std::move(steps),
-            .moves = 20,
+            .effort = {.moves = 20},
             .is_fixed = [fixed = setting.fixed](const std::string& key) { return fixed.contains(key); }});
     }
 

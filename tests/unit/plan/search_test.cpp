@@ -107,7 +107,7 @@ TEST_F(Search, PlansLoseByMeasuredCollectivesThatAreSlower) {
         ASSERT_TRUE(plan);
         plans.push_back(*plan);
     }
-    find_worst_losses(*subject_, plans, "wavefront");
+    find_worst_losses(*subject_, plans, "wavefront", [](const Plan&) { return 4; });
     std::vector<double> seconds;
     for (Plan plan : plans) {
         config::Cluster& cluster = *plan.scenario.cluster;
@@ -119,6 +119,9 @@ TEST_F(Search, PlansLoseByMeasuredCollectivesThatAreSlower) {
     ASSERT_LT(seconds[0], seconds[1]);
     EXPECT_EQ(plans[1].worst_rates, "half the bandwidth between nodes");
     EXPECT_DOUBLE_EQ(*plans[1].worst, seconds[1] / seconds[0] - 1);
+    // Where only the ranks that a plan uses are paid, it also loses by their number.
+    find_worst_losses(*subject_, plans, "wavefront", [](const Plan& plan) { return plan.ranks; });
+    EXPECT_GE(*plans[1].worst, 2 * seconds[1] / seconds[0] - 1);
 }
 
 /// All plans are simulated on the same steps, each of them on every step.

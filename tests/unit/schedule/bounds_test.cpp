@@ -66,7 +66,7 @@ TEST(LowerBound, OfPipelinesHoldsForTheShortestSchedule) {
     for (std::uint64_t seed = 0; seed < 120; ++seed) {
         SCOPED_TRACE(fmt::format("seed {}", seed));
         const Problem problem = tiny_pipelines(seed);
-        const StepPlan plan = make_plan("wavefront", problem, 1, 300);
+        const StepPlan plan = make_plan("wavefront", problem, 1, {.moves = 300});
         const auto exact = schedule_test::shortest(problem, plan.makespan_s * (1 + 1e-9), 20'000);
         if (!exact.proven) continue;
         ++proven;

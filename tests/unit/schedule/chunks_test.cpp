@@ -187,7 +187,7 @@ TEST(Chunks, KeepTheRulesOnRandomProblems) {
         chunked += chunks ? 1 : 0;
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
-            const StepPlan plan = make_plan(policy, problem, 7, 20);
+            const StepPlan plan = make_plan(policy, problem, 7, {.moves = 20});
             schedule_test::expect_rules_as_planned(problem, plan);
             schedule_test::expect_rules_when_ready(problem, plan, seed);
             if (HasFatalFailure()) return;

@@ -20,7 +20,7 @@ TEST(Feeding, StepsThatMeetTheConditionsEndWithTextAlone) {
                                  step.micro_batches, step.pictures, step.forward_s, step.backward_s));
         // The places follow from the conditions, without a search.
         const Problem problem = step.problem();
-        const StepPlan plan = make_plan("wavefront", problem, 1, 1);
+        const StepPlan plan = make_plan("wavefront", problem, 1, {.moves = 1});
         ASSERT_LE(plan.makespan_s, step.text_alone_s() * (1 + 1e-9));
         late += make_plan("fifo", problem, 1).makespan_s > 1.02 * step.text_alone_s() ? 1 : 0;
     }

@@ -115,7 +115,7 @@ TEST(Pipelines, KeepTheRulesOnRandomProblems) {
         pipelined += problem.pipelined() ? 1 : 0;
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}, stages {}", policy, seed, fmt::join(stages, " ")));
-            const StepPlan plan = make_plan(policy, problem, 7, 20);
+            const StepPlan plan = make_plan(policy, problem, 7, {.moves = 20});
             schedule_test::expect_rules_as_planned(problem, plan);
             schedule_test::expect_rules_when_ready(problem, plan, seed);
             ASSERT_THAT(schedule_test::wrong_floats(problem, plan, floats), testing::IsEmpty());

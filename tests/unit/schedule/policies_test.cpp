@@ -63,7 +63,7 @@ TEST(Policies, KeepTheRulesOnRandomProblems) {
         const Problem problem = schedule_test::any_problem(seed);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
-            const StepPlan plan = make_plan(policy, problem, 7, 20);
+            const StepPlan plan = make_plan(policy, problem, 7, {.moves = 20});
             schedule_test::expect_rules_as_planned(problem, plan);
             if (HasFatalFailure()) return;
         }
@@ -79,8 +79,9 @@ TEST(Policies, PlanSideBySideWhatCannotWaitForEachOther) {
                       both = schedule_test::side_by_side(one, other);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
-            const StepPlan plan = make_plan(policy, both, 7, 20), first = make_plan(policy, one, 7, 20),
-                           second = make_plan(policy, other, 7, 20);
+            const StepPlan plan = make_plan(policy, both, 7, {.moves = 20}),
+                           first = make_plan(policy, one, 7, {.moves = 20}),
+                           second = make_plan(policy, other, 7, {.moves = 20});
             ASSERT_EQ(plan.makespan_s, std::max(first.makespan_s, second.makespan_s));
             ASSERT_EQ(plan.lower_bound_s, lower_bound(both));
             ASSERT_EQ(plan.window_limited, first.window_limited || second.window_limited);
@@ -136,8 +137,8 @@ TEST(Policies, WavefrontIsNoLongerThanSimpleOrders) {
         if (problem.zero_is_none) continue;
         const double simple_s =
             std::min(make_plan("lpt", problem, 1).makespan_s, make_plan("fifo", problem, 1).makespan_s);
-        ASSERT_LE(make_plan("wavefront", problem, 1, 20).makespan_s, simple_s) << seed;
-        shorter += plan_wavefront(problem, 1, 20).makespan_s > simple_s ? 1 : 0;
+        ASSERT_LE(make_plan("wavefront", problem, 1, {.moves = 20}).makespan_s, simple_s) << seed;
+        shorter += plan_wavefront(problem, 1, {.moves = 20}).makespan_s > simple_s ? 1 : 0;
         ++compared;
     }
     EXPECT_GT(compared, 100);
@@ -164,7 +165,7 @@ TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {
         const Problem problem = schedule_test::any_problem(seed);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
-            const StepPlan plan = make_plan(policy, problem, 7, 20);
+            const StepPlan plan = make_plan(policy, problem, 7, {.moves = 20});
             schedule_test::expect_rules_when_ready(problem, plan, seed);
             if (HasFatalFailure()) return;
         }
@@ -324,7 +325,7 @@ TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
         if (deep || last.first_lane == 0) continue;  // one level of upstream sections on separate lanes
         for (auto& s : problem.stages)
             if (!s.loss) s.window = (last.micro_batch + s.micro_batch - 1) / s.micro_batch;
-        const StepPlan plan = plan_wavefront(problem, 1, 5);
+        const StepPlan plan = plan_wavefront(problem, 1, {.moves = 5});
         ASSERT_FALSE(plan.window_limited) << "seed " << seed;
         ASSERT_THAT(check_plan(problem, plan), testing::IsEmpty()) << "seed " << seed;
     }
@@ -357,7 +358,7 @@ TEST(LowerBound, IsNoneWhereNothingComesBack) {
 TEST(Wavefront, EndsItsSearchWhereThePlanIsUnwanted) {
     std::stop_source unwanted;
     unwanted.request_stop();
-    plan_wavefront(random_problem(5), 1, std::int64_t{1} << 40, unwanted.get_token());
+    plan_wavefront(random_problem(5), 1, {.moves = std::int64_t{1} << 40}, unwanted.get_token());
 }
 
 TEST(StepPlan, RefusesWordsThatAreNoPlan) {

@@ -77,8 +77,9 @@ TEST(Ready, KnowsHowLongATaskCanWaitOnRandomProblems) {
         const Problem problem = schedule_test::any_problem(seed);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
-            ASSERT_THAT(schedule_test::wrong_floats(problem, make_plan(policy, problem, 7, 20), compared),
-                        testing::IsEmpty());
+            ASSERT_THAT(
+                schedule_test::wrong_floats(problem, make_plan(policy, problem, 7, {.moves = 20}), compared),
+                testing::IsEmpty());
         }
     }
     EXPECT_GT(compared, 10'000);

@@ -157,7 +157,7 @@ TEST_F(PlanProperties, MoreBandwidthIsNotSlower) {
                     };
                     const workload::StepEstimate at_first = estimated(slow), then = estimated(fast);
                     const schedule::StepPlan order =
-                        schedule::make_plan(policy, at_first.problem, 1, subject_->moves);
+                        schedule::make_plan(policy, at_first.problem, 1, subject_->effort);
                     const auto seconds = [&](const workload::StepEstimate& step, const Plan& plan) {
                         return workload::running_step_seconds(
                             step.problem, order, schedule::simulate(step.problem, order), plan.scenario.graph,
