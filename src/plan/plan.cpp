@@ -171,7 +171,13 @@ std::string help_of(const Report& report) {
 
 /// Of the search for one layout of all sections, of which there are few.
 Limits one_layout_limits(int ranks) {
-    return {.ranks = ranks, .keep = 3, .likely = 48, .some = 16, .policy = "fifo", .one_layout = true};
+    return {.ranks = ranks,
+            .keep = 3,
+            .bounded = 300,
+            .likely = 48,
+            .some = 16,
+            .policy = "fifo",
+            .one_layout = true};
 }
 
 /// Adds the best one layout of as many ranks to the best plan and to each of the frontier, whose ranks
