@@ -15,15 +15,20 @@ Nodes::Nodes(const std::vector<int>& node_of) {
         position_.push_back(static_cast<int>(there.size()));
         there.push_back(rank);
     }
-    shards_.resize(node_of_.size());
-    for (int rank = 0; rank < ranks(); ++rank)
-        for (int node = 0; node < count(); ++node)
-            shards_[static_cast<std::size_t>(proxy(node, rank))].push_back(rank);
+    for (const std::vector<int>& there : ranks_) {
+        const auto [shards, is_new] = shards_.try_emplace(there.size(), there.size());
+        for (int rank = 0; rank < ranks() && is_new; ++rank)
+            shards->second[static_cast<std::size_t>(position(rank)) % there.size()].push_back(rank);
+    }
 }
 
 int Nodes::proxy(int node, int rank) const {
     const std::span<const int> there = on(node);
     return there[static_cast<std::size_t>(position(rank)) % there.size()];
+}
+
+std::span<const int> Nodes::shards_of_proxy(int rank) const {
+    return shards_.at(on(of(rank)).size())[static_cast<std::size_t>(position(rank))];
 }
 
 std::vector<int> Nodes::peers(int rank) const {

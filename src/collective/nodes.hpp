@@ -1,6 +1,8 @@
 // On which node each rank of a process group runs, and which rank of a node handles what crosses its border.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -28,17 +30,18 @@ public:
     int proxy(int node, int rank) const;
     /// The ranks whose shards this rank exchanges for its node: those r with proxy(of(rank), r) == rank,
     /// ascending.
-    std::span<const int> shards_of_proxy(int rank) const { return shards_[static_cast<std::size_t>(rank)]; }
+    std::span<const int> shards_of_proxy(int rank) const;
     /// The other ranks of this rank's node, beginning with the one after it: if all began with the first rank
     /// of the node, its link would be the bottleneck.
     std::vector<int> peers(int rank) const;
     bool operator==(const Nodes&) const = default;
 
 private:
-    std::vector<int> node_of_;              ///< by rank, numbered from 0 in the order of lowest ranks
-    std::vector<std::vector<int>> ranks_;   ///< by node
-    std::vector<int> position_;             ///< by rank: among the ranks of its node
-    std::vector<std::vector<int>> shards_;  ///< by rank: see shards_of_proxy()
+    std::vector<int> node_of_;             ///< by rank, numbered from 0 in the order of lowest ranks
+    std::vector<std::vector<int>> ranks_;  ///< by node
+    std::vector<int> position_;            ///< by rank: among the ranks of its node
+    /// By the number of ranks of a node, and the position of a rank there: see shards_of_proxy().
+    std::map<std::size_t, std::vector<std::vector<int>>> shards_;
 };
 
 }  // namespace maestro::collective

@@ -248,6 +248,9 @@ private:
 /// Bytes of scratch that a reduce-scatter takes at most, when no rank has more than `elements` elements.
 /// About 64 MiB at most, whatever the number of ranks and nodes.
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
+/// Estimates how many sums a rank computes one after another in a reduce-scatter among `nodes` with `ranks`
+/// each, of which every rank gets so many elements.
+double sums_by_nodes(double nodes, double ranks, double elements, DType type);
 
 /// Makes the group of these ranks, in the communicator's order. Collective. `backend` owns the tensors and
 /// must outlive the group. The transport is chosen here (transport::choose_for_group): NCCL where every rank

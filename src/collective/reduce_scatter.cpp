@@ -2,6 +2,7 @@
 // the next segment under way while one is summed.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "collective/process_group.hpp"
@@ -73,6 +74,19 @@ std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
     // + 1) of the n ranks.
     const auto least = static_cast<std::size_t>(5 * ranks * kSegmentAlignment) * size_of(type);
     return std::max(measured.peak(), least);
+}
+
+double sums_by_nodes(double nodes, double ranks, double elements, DType type) {
+    if (nodes <= 1 || ranks <= 1) return 1;
+    // As NodeBuffers and reduce_scratch(), where a rank exchanges as many shards as there are nodes.
+    const double all = nodes * ranks, buffers = (2 * ranks + 1) * nodes - 1,
+                 direct = std::min(static_cast<double>(kReduceBytes / size_of(type)) / (2 * (all - 1)),
+                                   static_cast<double>(kMaxPiece)),
+                 scratch = std::max((all - 1) * (elements > direct ? 2 * direct : elements),
+                                    5 * all * kSegmentAlignment),
+                 segment = std::min(scratch / buffers,
+                                    static_cast<double>(node_segment(static_cast<std::int64_t>(elements))));
+    return std::max(std::ceil(elements / segment), 1.0) * (nodes + 1);
 }
 
 void ProcessGroup::reduce(backend::Backend& b, std::span<const Tensor> terms, ops::Reduction reduction,

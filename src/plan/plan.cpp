@@ -385,6 +385,12 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     }
     report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(share(5))));
     const auto paid = [&](const Plan& plan) { return report.paid(plan); };
+    // The deck's own plan may be no alternative at all.
+    constexpr double kSlowest = 10;
+    std::erase_if(report.found.plans, [&](const Plan& plan) {
+        const Plan& best = report.found.plans.front();
+        return paid(plan) * plan.step_s > kSlowest * paid(best) * best.step_s;
+    });
     find_worst_losses(subject, report.found.plans, deck.schedule.policy, paid);
     if (line.robust) most_robust_first(report.found.plans, paid);
     report.found.plans.resize(std::min(report.found.plans.size(), static_cast<std::size_t>(line.top)));

@@ -5,8 +5,10 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
+#include "collective/process_group.hpp"
 #include "ops/dispatch.hpp"
 #include "workload/costs.hpp"
 #include "workload/layer_costs.hpp"
@@ -64,6 +66,7 @@ struct StageTimes {
     std::vector<double> seconds;  ///< of each sample of all steps, forward and backward
     double fixed_bytes = 0;       ///< weights and gradients, without masters
     double shared_elements = 0;  ///< trainable ones, of which ranks along dp and cp share masters and moments
+    double groups = 0;           ///< of parameters, whose gradients are summed together
     double saved_bytes = 0;      ///< of as many micro-batches of the longest samples as must be in flight
     double window_bytes = 0;     ///< of one such micro-batch
     double least_windows = 1;    ///< how many must be in flight
@@ -173,14 +176,19 @@ private:
                 .options = {.train = subject_.options.train, .traits = subject_.device.traits}};
     }
     void add(const Measured& measured, const graph::Layout& layout, Range layers, std::size_t stage,
-             StageTimes& times) const {
+             StageTimes& times) {
         const auto count = static_cast<std::size_t>(layout.stage_count());
         measured.costs->add_seconds(layers, static_cast<int>(stage), static_cast<int>(count), times.seconds);
         // A stage of a pipeline keeps at least the micro-batches without which its loss section would stall.
-        const graph::Section& section = subject_.scenario.graph.sections[index()];
-        const workload::StageWindows windows = workload::windows_of(
-            layout, section.loss, static_cast<int>(stage), subject_.scenario.global_batch);
-        times.least_windows = std::max(1, windows.most > 0 ? windows.least : 1);
+        const auto [least, is_new] =
+            least_windows_.try_emplace(std::tuple(layout.pp, layout.chunks, static_cast<int>(stage)), 1);
+        if (is_new) {
+            const workload::StageWindows windows =
+                workload::windows_of(layout, subject_.scenario.graph.sections[index()].loss,
+                                     static_cast<int>(stage), subject_.scenario.global_batch);
+            if (windows.most > 0) least->second = std::max(1, windows.least);
+        }
+        times.least_windows = least->second;
         const double saved = measured.costs->saved(measured.longest, layers);
         times.window_bytes += saved;
         times.saved_bytes += times.least_windows * saved;
@@ -210,6 +218,7 @@ private:
         known->second.shared_elements =
             static_cast<double>(footprint.gradients) /
             static_cast<double>(size_of(ops::accumulate_type(subject_.scenario.compute)));
+        known->second.groups = static_cast<double>(footprint.group_layers.size());
         return known->second;
     }
 
@@ -222,6 +231,7 @@ private:
     /// Of this shape: with its recomputation in all layers, and without any.
     std::unique_ptr<Measured> recomputed_, kept_;
     std::map<std::vector<int>, StageTimes> parameters_;
+    std::map<std::tuple<int, int, int>, int> least_windows_;  ///< by pp, chunks and stage
 };
 
 /// Bounds of a section with a choice but for dp.
@@ -256,7 +266,6 @@ public:
             first += ids.size();
             Step& step = steps_.emplace_back();
             step.busiest.assign(ranks[busiest].begin() + begin, ranks[busiest].begin() + end);
-            std::sort(step.busiest.begin(), step.busiest.end(), std::greater<>());
             step.busiest_s = std::accumulate(step.busiest.begin(), step.busiest.end(), 0.0);
             step.all_s = std::accumulate(chains.begin() + begin, chains.begin() + end, 0.0);
             step.longest_s = *std::max_element(chains.begin() + begin, chains.begin() + end);
@@ -268,6 +277,7 @@ public:
             for (std::size_t k = r; k < stages.size(); k += pp) {
                 rank.fixed_bytes += stages[k].fixed_bytes;
                 rank.shared_elements += stages[k].shared_elements;
+                rank.groups += stages[k].groups;
                 rank.saved_bytes += stages[k].saved_bytes;
                 rank.window_bytes += stages[k].window_bytes;
                 rank.least_windows = std::max(rank.least_windows, stages[k].least_windows);
@@ -277,17 +287,17 @@ public:
         scratch_bytes_ = stages.front().scratch_bytes;
     }
 
-    Rated with(const Choice& choice) const {
+    Rated with(const Choice& choice) {
         const double dp = choice.layout.dp;
         Rated rated{.choice = choice};
-        for (const Step& step : steps_) {
+        for (Step& step : steps_) {
             double least_s = step.busiest_s / dp;
             if (alone_) {
                 least_s = std::max(least_s, step.longest_s);
                 // Of dp + 1 samples, two are on one replica.
                 const auto n = static_cast<std::size_t>(dp);
-                if (step.busiest.size() > n)
-                    least_s = std::max(least_s, step.busiest[n - 1] + step.busiest[n]);
+                if (step.busiest.size() > n && 2 * step.longest_s > least_s)
+                    least_s = std::max(least_s, step.shortest_two(n));
             }
             rated.busiest_s += least_s;
             rated.mean_s += step.all_s / (dp * rated.choice.layout.pp);
@@ -329,9 +339,17 @@ public:
 private:
     struct Step {
         int active = 0;                   ///< samples with work for the section
-        std::vector<double> busiest;      ///< seconds of each sample on the busiest pipeline rank, descending
+        std::vector<double> busiest;      ///< seconds of each sample on the busiest pipeline rank
         double busiest_s = 0, all_s = 0;  ///< sums over the samples, there and over all pipeline ranks
         double longest_s = 0;             ///< of a sample on all pipeline ranks, one after another
+        bool sorted = false;
+
+        /// Returns the seconds of the two shortest of the n + 1 longest samples.
+        double shortest_two(std::size_t n) {
+            if (!sorted) std::sort(busiest.begin(), busiest.end(), std::greater<>());
+            sorted = true;
+            return busiest[n - 1] + busiest[n];
+        }
     };
     /// The micro-batches of a replica.
     static double micro_batches(const Choice& choice, const Step& step) {
@@ -358,8 +376,14 @@ private:
         double most_s = 0;
         for (const StageTimes& rank : memory_) {
             const double gradients = element * rank.shared_elements;
+            // Among nodes with several ranks each, the sum of a group is many operations.
+            const double groups = std::max(rank.groups, 1.0),
+                         sums = groups *
+                                collective::sums_by_nodes(nodes, here, rank.shared_elements / groups / copies,
+                                                          ops::accumulate_type(subject_.scenario.compute)),
+                         sum_s = byte_s * gradients + sums * cluster.device.operation_s;
             most_s =
-                std::max(most_s, std::max(0.0, byte_s * gradients - 2 * task_s / 3) +
+                std::max(most_s, std::max(0.0, sum_s - 2 * task_s / 3) +
                                      std::max(0.0, byte_s * (rank.fixed_bytes - gradients) - task_s / 3) +
                                      7 * gradients / copies / cluster.device.memory_bandwidth);
         }

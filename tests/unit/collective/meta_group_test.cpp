@@ -177,6 +177,32 @@ TEST(MeasuredMetaGroup, SumsWithinTheMeasuredTime) {
     }
 }
 
+/// A planner's estimate of the operations of a reduce-scatter, of which the fixed costs add up among many
+/// nodes.
+TEST(MetaGroup, ComputesAsManySumsAmongNodesAsAreEstimated) {
+    struct Case {
+        int nodes, ranks;
+        std::int64_t rows;
+    };
+    backend::DeviceRates rates;
+    rates.operation_s = 1;
+    for (const auto& [nodes, ranks, rows] : {Case{64, 4, 1000}, Case{64, 4, 30000}, Case{300, 2, 20000},
+                                             Case{4, 8, kRows}, Case{8, 1, 1000}, Case{1, 8, 1000}}) {
+        SCOPED_TRACE(testing::Message() << nodes << " nodes with " << ranks << " ranks, " << rows << " rows");
+        std::vector<int> node_of;
+        for (int rank = 0; rank < nodes * ranks; ++rank) node_of.push_back(rank / ranks);
+        const auto group = make_meta_group(0, Nodes(node_of), {}, {}, {});
+        const auto meta = backend::make_meta(rates);
+        backend::Arena scratch;
+        const Rows equal(node_of.size(), rows);
+        group->reduce_scatter(*meta, rows_of(static_cast<std::int64_t>(node_of.size()) * rows), rows_of(rows),
+                              equal, ops::Reduction::sum, scratch);
+        const double found = meta->counts().seconds,
+                     due = sums_by_nodes(nodes, ranks, static_cast<double>(rows), DType::f32);
+        EXPECT_LT(std::max(found, due), 1.3 * std::min(found, due)) << found << " where " << due;
+    }
+}
+
 /// Half of what an all-to-all sends in all crosses to the other of two nodes. What stays within a node is an
 /// all-to-all of two ranks, and both go on at once.
 TEST(MeasuredMetaGroup, ExchangesWithinNodesAndAcrossThemAtOnce) {

@@ -8,6 +8,7 @@
 #include "graph/grid.hpp"
 #include "unit/plan/search_fixture.hpp"
 #include "workload/memory.hpp"
+#include "workload/step_end.hpp"
 
 namespace maestro::plan {
 namespace {
@@ -41,6 +42,38 @@ TEST_F(RatingTest, MemoryIsThatOfThePlan) {
         }
         EXPECT_GT(shared, 10);
     }
+}
+
+/// Among many nodes with several ranks each, sums of gradients are many operations, whatever the links are.
+TEST_F(RatingTest, LikelyTimesKnowTheSumsOfManyNodes) {
+    constexpr int kRanks = 256;
+    make({.samples = kRanks,
+          .fixed = {"section.language.layout.pp", "section.language.layout.cp", "section.language.layout.tp",
+                    "section.language.micro_batch"},
+          .node = {0, 1e15},
+          .network = {0, 1e15}});
+    // Only the fixed costs of operations are left.
+    config::Device& device = scenario_->cluster->device;
+    device.memory_bandwidth = device.element_flops = 1e15;
+    device.gemm_rates = {{16, 1e15, 1e15}};
+    double likely_s = 0;
+    Choice widest;
+    const Ratings ratings = rate(*subject_, kRanks);
+    for (const Rated& rated : ratings.sections[1])
+        if (rated.choice.layout.dp == kRanks) {
+            widest = rated.choice;
+            likely_s = rated.likely_s - rated.busiest_s;
+        }
+    ASSERT_EQ(widest.layout.dp, kRanks);
+    const std::optional<Plan> plan =
+        plan_with({{.layout = {}, .micro_batch = 1}, widest}, {0, 1}, kRanks + 1);
+    double sums_s = 0;
+    const workload::Scenario& scenario = plan.value().scenario;
+    for (const workload::GroupTimes& group :
+         workload::step_end_of(scenario, scenario.graph.stage_of(1, 0), *probes_))
+        sums_s += group.sum_s;
+    EXPECT_GT(likely_s, 0.5 * sums_s);
+    EXPECT_LT(likely_s, 1.5 * sums_s);
 }
 
 }  // namespace
