@@ -174,8 +174,8 @@ Limits one_layout_limits(int ranks) {
     return {.ranks = ranks,
             .keep = 3,
             .bounded = 300,
-            .likely = 48,
-            .some = 16,
+            .likely = 256,
+            .some = 24,
             .policy = "fifo",
             .one_layout = true};
 }
