@@ -169,7 +169,8 @@ std::string help_of(const Report& report) {
     return fmt::format("; a plan fits with any one of: {}", fmt::join(texts, "; "));
 }
 
-/// Of the search for one layout of all sections, of which there are few.
+/// Of the search for one layout of all sections. Bounds of these are loose, so that likely ones are looked
+/// at.
 Limits one_layout_limits(int ranks) {
     return {.ranks = ranks,
             .keep = 3,
@@ -388,8 +389,8 @@ void run_plan(const config::CommandLine& line, const config::Deck& deck, const s
     // The deck's own plan may be no alternative at all.
     constexpr double kSlowest = 10;
     std::erase_if(report.found.plans, [&](const Plan& plan) {
-        const Plan& best = report.found.plans.front();
-        return paid(plan) * plan.step_s > kSlowest * paid(best) * best.step_s;
+        return report.tokens_per_rank_hour(plan) * kSlowest <
+               report.tokens_per_rank_hour(report.found.plans.front());
     });
     find_worst_losses(subject, report.found.plans, deck.schedule.policy, paid);
     if (line.robust) most_robust_first(report.found.plans, paid);
