@@ -1,4 +1,4 @@
-// Choices of all sections together: which sections share ranks, and which choices fit each other. Pure.
+// Choices of all sections together, in the order in which the search looks at them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,40 +7,9 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/rating.hpp"
+#include "plan/layouts.hpp"
 
 namespace maestro::plan {
-
-/// Choices of the sections of a set, which share ranks.
-struct Row {
-    double work_s = 0;        ///< of a lane, at least
-    double others_s = 0;      ///< sum of the work of all sections: of equal bounds the lower comes first
-    double likely_s = 0;      ///< Rated::likely_s of the set
-    double chain_s = 0;       ///< Rated::chain_s, of all its sections
-    double likely_bytes = 0;  ///< Rated::likely_bytes, of all its sections
-    int ranks = 0;
-    std::vector<const Rated*> rated = {};  ///< by section of the set
-};
-
-/// A way to put the sections into sets of colocated ones, with the rows of each set, by work_s.
-struct Partition {
-    std::vector<std::vector<int>> sets = {};
-    std::vector<int> hosts = {};  ///< by set: the section whose ranks it has
-    std::vector<std::vector<Row>> rows = {};
-};
-
-/// All choices of all sections that fit so many ranks.
-struct Layouts {
-    int ranks = 1;
-    double memory = 0;  ///< bytes that a rank may need
-    std::vector<Partition> partitions = {};
-    double count = 0;           ///< of the combinations of rows that fit the ranks
-    double left_out_s = kNone;  ///< no plan that was left out, because there are too many, has a shorter step
-};
-/// Of more than four sections each by itself, one pair that an edge joins, all sections that edges of one
-/// kind or of any kind join, all together, or as in the deck. `one_layout`: all sections on the same ranks,
-/// in one layout. The ratings must outlive the result.
-Layouts layouts_of(const Subject& subject, const Ratings& ratings, int ranks, bool one_layout);
 
 /// Choices of all sections, and by what they are compared.
 struct Candidate {
@@ -57,7 +26,7 @@ struct Candidate {
 };
 /// Returns the candidates that differ from one in the choice of one section, at most `most` of them: those
 /// with the least likely times of each section, micro-batch and number of micro-batches in flight.
-std::vector<Candidate> neighbours_of(const graph::SectionGraph& graph, const Layouts& layouts,
+std::vector<Candidate> neighbours_of(const Subject& subject, const Ratings& ratings, const Layouts& layouts,
                                      const Candidate& candidate, std::size_t most);
 /// Orders of priority queues, of which the top is the least.
 struct LaterBound {
@@ -106,8 +75,5 @@ private:
     std::vector<std::vector<Open>> open_;
     std::int64_t made_ = 0;
 };
-
-/// Whether sections share the ranks of `host_of[section]` only as the deck has it, where that is fixed.
-bool keeps_colocation(const Subject& subject, const std::vector<int>& host_of);
 
 }  // namespace maestro::plan

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "model/kind.hpp"
@@ -165,6 +166,12 @@ std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, 
             }
     }
     return choices;
+}
+
+std::vector<int> apart(std::size_t sections) {
+    std::vector<int> host_of(sections);
+    std::iota(host_of.begin(), host_of.end(), 0);
+    return host_of;
 }
 
 workload::Scenario with_choices(workload::Scenario base, const std::vector<Choice>& choices,

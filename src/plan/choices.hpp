@@ -32,6 +32,9 @@ bool is_recompute_free(const workload::Scenario& scenario, int section, const Is
 std::vector<Choice> choices_of(const workload::Scenario& scenario, int section, int ranks,
                                const IsFixed& is_fixed);
 
+/// Returns by section itself, as the section whose ranks it has: each on separate ranks.
+std::vector<int> apart(std::size_t sections);
+
 /// Returns the scenario with these choices, by section, for sections on the ranks of `host_of[section]`, or
 /// on separate ones where that is the section itself. What does not fit is appended to `refusals`; the result
 /// may be used only if nothing was.

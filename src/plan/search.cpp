@@ -268,18 +268,26 @@ private:
     }
 
     /// Improves the best plans that were found. Those in which other sections share ranks are unlike: the
-    /// best of each may be far from its optimum.
+    /// best of each may be far from its optimum, but not by any factor.
     void improve() {
         constexpr int kImproved = 3;
+        constexpr double kFar = 1.3;
         std::vector<std::vector<int>> improved;
+        const auto is_next = [&](const Simulated& best) {
+            return best.step_s <= kFar * best_of_.front().step_s &&
+                   std::find(improved.begin(), improved.end(), best.candidate.host_of) == improved.end();
+        };
+        const int most = found_.simulated + kImproved * (limits_.some / 2);
         for (int k = 0; k < kImproved; ++k) {
-            const auto next = std::find_if(best_of_.begin(), best_of_.end(), [&](const Simulated& best) {
-                return std::find(improved.begin(), improved.end(), best.candidate.host_of) == improved.end();
-            });
+            const auto next = std::find_if(best_of_.begin(), best_of_.end(), is_next);
             if (next == best_of_.end()) break;
+            const auto others = std::count_if(best_of_.begin(), best_of_.end(), is_next);
             improved.push_back(next->candidate.host_of);
-            improve(improved.back(), found_.simulated + limits_.some / 2);
+            improve(improved.back(),
+                    found_.simulated +
+                        (most - found_.simulated) / std::min(kImproved - k, static_cast<int>(others)));
         }
+        if (!improved.empty()) improve(std::vector<int>(best_of_.front().candidate.host_of), most);
     }
 
     /// Changes the choice of one section at a time, as long as that makes the best plan of this colocation
@@ -297,8 +305,8 @@ private:
             const Candidate from = before->candidate;
             ByExpected others;
             std::swap(others, waiting_);
-            for (Candidate& neighbour :
-                 neighbours_of(graph(), layouts_, from, static_cast<std::size_t>(limits_.neighbours)))
+            for (Candidate& neighbour : neighbours_of(subject_, ratings_, layouts_, from,
+                                                      static_cast<std::size_t>(limits_.neighbours)))
                 consider(std::move(neighbour));
             simulate_waiting(std::min(most_simulated, found_.simulated + kSimulated));
             for (; !others.empty(); others.pop()) waiting_.push(others.top());
