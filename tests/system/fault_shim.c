@@ -1,11 +1,13 @@
 // Preloaded into a rank (LD_PRELOAD): calls on files whose path contains SHIM_PATH fail, take their time or never
 // return. SHIM_CALLS is a list of open, read, write and sync; SHIM_ERRNO a number; SHIM_TIMES how often (0: always);
 // SHIM_SLEEP_MS how long each call takes first; SHIM_RANK the only rank that is meant. With SHIM_FLIP, writes of more
-// bytes than that succeed and change one of them, as a bad disk does.
+// bytes than that succeed and change one of them, as a bad disk does. With SHIM_KEEP_SIGNALS, MPI_Init_thread leaves
+// handlers of SIGHUP, SIGINT and SIGTERM that do nothing, as libraries that it loads on some machines do.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -115,4 +117,18 @@ int fsync(int file) {
 int fdatasync(int file) {
     CHECKED("sync", file);
     return REAL(fdatasync)(file);
+}
+
+static void keep(int number) {
+    (void)number;
+}
+
+int MPI_Init_thread(int* count, char*** arguments, int wanted, int* provided);
+int MPI_Init_thread(int* count, char*** arguments, int wanted, int* provided) {
+    const int result = REAL(MPI_Init_thread)(count, arguments, wanted, provided);
+    if (getenv("SHIM_KEEP_SIGNALS")) {
+        const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
+        for (int i = 0; i < 3; ++i) signal(numbers[i], keep);
+    }
+    return result;
 }

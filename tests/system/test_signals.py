@@ -66,7 +66,7 @@ def test_a_signal_before_the_first_step_ends_all_ranks(workspace, run, shim, res
 
 def test_an_evaluation_ends_at_once_and_leaves_the_run_alone(workspace, run, shim):  # noqa: F811
     before = tree(run)
-    job = launch(workspace, 2, "evaluate", VLM, "--checkpoint", "runs/run", *settings(TWO_RANKS), **slow(shim, "glyphs-validation.h5", 400))
+    job = launch(workspace, 2, "evaluate", VLM, "--checkpoint", "runs/run", *settings(TWO_RANKS), keep_signals=1, **slow(shim, "glyphs-validation.h5", 400))
     wait_for(job, lambda: len(ranks_of(job)) == 2)
     time.sleep(2)
     code, line = signalled(job, signal.SIGHUP, rank=1)
