@@ -111,15 +111,25 @@ Candidate joined(const graph::SectionGraph& graph, const Partition& partition,
 
 }  // namespace
 
-Candidates::Candidates(const graph::SectionGraph& graph, const Layouts& layouts, Order order)
+Candidates::Candidates(const graph::SectionGraph& graph, const Layouts& layouts, Order order, double limit_s)
     : graph_(graph), layouts_(layouts) {
+    std::map<const void*, std::vector<std::size_t>> known;  // by the rows of a set
     for (std::size_t p = 0; p < layouts.partitions.size(); ++p) {
         const Partition& partition = layouts.partitions[p];
-        for (std::size_t set = 0; set < partition.rows.size(); ++set)
-            for (const std::size_t row : rows_in(partition.rows[set], order, layouts.memory)) {
-                const Row& of_set = partition.rows[set][row];
-                events_.push_back({order == Order::bound ? of_set.work_s : of_set.likely_s, p, set, row});
+        for (std::size_t set = 0; set < partition.rows.size(); ++set) {
+            const std::vector<Row>& rows = *partition.rows[set];
+            const auto [listed, is_new] = known.try_emplace(&rows);
+            if (is_new) listed->second = rows_in(rows, order, layouts.memory);
+            // In ascending order of their times.
+            for (const std::size_t row : listed->second) {
+                const double seconds = order == Order::bound ? rows[row].work_s : rows[row].likely_s;
+                if (seconds >= limit_s) {
+                    left_out_s_ = std::min(left_out_s_, seconds);
+                    break;
+                }
+                events_.push_back({seconds, p, set, row});
             }
+        }
         open_.emplace_back(partition.rows.size());
     }
     std::sort(events_.begin(), events_.end(), [](const Event& a, const Event& b) {
@@ -147,7 +157,7 @@ bool Candidates::next(std::vector<Candidate>& candidates, std::size_t most) {
     const Event& event = events_[next_++];
     const Partition& partition = layouts_.partitions[event.partition];
     std::vector<Open>& open = open_[event.partition];
-    const Row& row = partition.rows[event.set][event.row];
+    const Row& row = (*partition.rows[event.set])[event.row];
     const std::size_t sets = partition.rows.size();
     Extension extension{.partition = partition,
                         .open = open,
@@ -225,7 +235,7 @@ std::vector<Candidate> neighbours_of(const Subject& subject, const Ratings& rati
             std::vector<Row> near;
             const bool one = partition.sets[k].size() == 1;
             if (!one) near = rows_near(subject, ratings, partition.sets[k], of_candidate, layouts.one_layout);
-            for (const Row& row : one ? partition.rows[k] : near) {
+            for (const Row& row : one ? *partition.rows[k] : near) {
                 if (row.rated == of_candidate.rated ||
                     candidate.ranks - of_candidate.ranks + row.ranks > layouts.ranks)
                     continue;

@@ -47,13 +47,14 @@ using ByExpected = std::priority_queue<Candidate, std::vector<Candidate>, LaterE
 class Candidates {
 public:
     enum class Order { bound, likely };
-    /// By likely times only rows that are likely to fit into memory are taken, the best of each number of
-    /// ranks and replica groups. `graph` and
-    /// `layouts` must outlive the object.
-    Candidates(const graph::SectionGraph& graph, const Layouts& layouts, Order order);
+    /// By likely times only rows that are likely to fit into memory are used, the best of each number of
+    /// ranks and replica groups. Rows with times of `limit_s` or more are left out. `graph` and `layouts`
+    /// must outlive the object.
+    Candidates(const graph::SectionGraph& graph, const Layouts& layouts, Order order, double limit_s = kNone);
 
-    /// No candidate that is still to come has a smaller bound or likely time. Infinite where none is left.
-    double next_s() const { return next_ < events_.size() ? events_[next_].seconds : kNone; }
+    /// No candidate that is still to come, or is left out, has a smaller bound or likely time. Infinite where
+    /// there is none.
+    double next_s() const { return next_ < events_.size() ? events_[next_].seconds : left_out_s_; }
     /// Appends the candidates of this time, at most `most`; others of the same time are lost. Returns whether
     /// none was.
     bool next(std::vector<Candidate>& candidates, std::size_t most);
@@ -70,6 +71,7 @@ private:
     const Layouts& layouts_;
     std::vector<Event> events_;
     std::size_t next_ = 0;
+    double left_out_s_ = kNone;
     using Open = std::map<int, std::vector<const Row*>>;  ///< by ranks
     /// [partition][set]: the rows that came before.
     std::vector<std::vector<Open>> open_;

@@ -297,9 +297,9 @@ Rows rows_of(const Subject& subject, const Ratings& ratings, const std::vector<d
 double count_of(const Partition& partition, int most_ranks) {
     std::vector<double> counts(static_cast<std::size_t>(most_ranks) + 1, 0);
     counts[0] = 1;
-    for (const std::vector<Row>& rows : partition.rows) {
+    for (const std::shared_ptr<const std::vector<Row>>& rows : partition.rows) {
         std::map<int, std::int64_t> by_ranks;
-        for (const Row& row : rows) ++by_ranks[row.ranks];
+        for (const Row& row : *rows) ++by_ranks[row.ranks];
         std::vector<double> more(counts.size(), 0);
         for (const auto& [ranks, count] : by_ranks)
             for (std::size_t used = 0; used + static_cast<std::size_t>(ranks) < counts.size(); ++used)
@@ -326,14 +326,19 @@ Layouts layouts_of(const Subject& subject, const Ratings& ratings, int ranks, bo
                     .one_layout = one_layout,
                     .memory = most_memory(subject.device),
                     .left_out_s = ratings.left_out_s};
+    std::map<std::vector<int>, std::shared_ptr<const std::vector<Row>>> known;  // by set
     for (const auto& sets : partitions_of(graph)) {
         if (one_layout ? sets.size() > 1 : !keeps_colocation(subject, sets)) continue;
         Partition& partition = layouts.partitions.emplace_back();
         partition.sets = sets;
         for (const std::vector<int>& set : sets) {
-            Rows rows = rows_of(subject, ratings, least, set, one_layout, ranks);
-            partition.rows.push_back(std::move(rows.rows));
-            layouts.left_out_s = std::min(layouts.left_out_s, rows.left_out_s);
+            std::shared_ptr<const std::vector<Row>>& of_set = known[set];
+            if (!of_set) {
+                Rows rows = rows_of(subject, ratings, least, set, one_layout, ranks);
+                of_set = std::make_shared<const std::vector<Row>>(std::move(rows.rows));
+                layouts.left_out_s = std::min(layouts.left_out_s, rows.left_out_s);
+            }
+            partition.rows.push_back(of_set);
             partition.hosts.push_back(host_in(graph, set));
         }
         layouts.count += count_of(partition, ranks);

@@ -1,6 +1,7 @@
 // Which sections share ranks, and which of their choices fit each other. Pure.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -38,7 +39,8 @@ double rounds_of(const Rated& rated);
 struct Partition {
     std::vector<std::vector<int>> sets = {};
     std::vector<int> hosts = {};  ///< by set: the section whose ranks it has
-    std::vector<std::vector<Row>> rows = {};
+    /// By set; other partitions with the same set share them.
+    std::vector<std::shared_ptr<const std::vector<Row>>> rows = {};
 };
 
 /// All choices of all sections that fit so many ranks.

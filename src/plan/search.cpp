@@ -317,7 +317,7 @@ private:
     /// then only those with the least bounds are there.
     bool take_faster(std::vector<Candidate>& faster) {
         faster.clear();
-        Candidates by_bound(graph(), layouts_, Candidates::Order::bound);
+        Candidates by_bound(graph(), layouts_, Candidates::Order::bound, best_s());
         const std::size_t most =
             limits_.all ? static_cast<std::size_t>(-1) / 2 : static_cast<std::size_t>(limits_.bounded);
         rest_s_ = kNone;

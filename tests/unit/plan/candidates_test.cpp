@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -56,8 +57,8 @@ TEST_F(CandidatesTest, HaveNeighboursThatAreNotListed) {
     const auto together = std::find_if(layouts.partitions.begin(), layouts.partitions.end(),
                                        [](const Partition& partition) { return partition.sets.size() == 1; });
     ASSERT_NE(together, layouts.partitions.end());
-    std::vector<Row> rows = std::move(together->rows[0]);
-    together->rows[0].clear();
+    const std::vector<Row> rows = *together->rows[0];
+    together->rows[0] = std::make_shared<const std::vector<Row>>();
     Candidate candidate{
         .ranks = rows.front().ranks, .rated = rows.front().rated, .host_of = std::vector<int>(sections(), 0)};
     int near = 0;
